@@ -8,13 +8,13 @@ threads, on Arbiter's own event loop; everything but `drain` runs on that loop.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -39,7 +39,6 @@ AT_ONCE = 4
 _MOST_KNOWN = 10_000
 _MESSAGES = 64
 """Messages of a waiting thread that are kept, or twice the conversation's length."""
-_STALE = 100
 _SOONER = 4
 """A new thread of the same user hastens one that has been quiet for this part of the time."""
 
@@ -87,8 +86,6 @@ class Quiet:
     def renew(self) -> None:
         """After a fork nothing waits here: the parent process has the threads, and the timer."""
         self._rooms: OrderedDict[str, Held] = OrderedDict()
-        self._dues: list[tuple[float, str]] = []
-        """A heap of the times of `_rooms`, and of earlier ones, which no longer count."""
         self._failed: list[Held] | None = None
         """While `drain` runs, the threads that will wait again."""
         self._of_user: dict[str, dict[str, None]] = {}
@@ -168,8 +165,7 @@ class Quiet:
         try:
             while self.pending:
                 for held in self._rooms.values():  # also of turns that have ended meanwhile
-                    if held.due:
-                        self._put_off(held, 0.0)
+                    held.due = 0.0
                 self._begin()
                 left = None if end is None else end - loop.time()
                 if left is not None and left <= 0:
@@ -186,31 +182,17 @@ class Quiet:
         for room_id in self._of_user.get(ctx.entity_id, ()):
             held = self._rooms[room_id]
             if now - held.since >= quiet_s:
-                self._put_off(held, now)
+                held.due = now
 
     def _add(self, held: Held) -> None:
         room_id = held.ctx.room_id
         self._rooms[room_id] = held
         self._of_user.setdefault(held.ctx.entity_id, {})[room_id] = None
-        self._put_off(held, held.due)
         self._give_up()
-
-    def _put_off(self, held: Held, due: float) -> None:
-        held.due = due
-        heapq.heappush(self._dues, (due, held.ctx.room_id))
-        if len(self._dues) > 2 * len(self._rooms) + _STALE:
-            self._dues = [(each.due, room_id) for room_id, each in self._rooms.items()]
-            heapq.heapify(self._dues)
 
     def _next(self) -> Held | None:
         """The waiting thread whose time comes first."""
-        while self._dues:
-            due, room_id = self._dues[0]
-            held = self._rooms.get(room_id)
-            if held is not None and held.due == due:
-                return held
-            heapq.heappop(self._dues)
-        return None
+        return min(self._rooms.values(), key=attrgetter("due"), default=None)
 
     def _without(self, room_id: str) -> Held | None:
         held = self._rooms.pop(room_id, None)

@@ -39,7 +39,7 @@ from arbiter.memory._records import (
     utc_now,
 )
 from arbiter.memory.facts import FactRules, FactStore, Forgotten
-from arbiter.memory.facts._profiles import Profiles, checked_schemas
+from arbiter.memory.facts._profiles import checked_schemas
 from arbiter.memory.goals import Goals
 from arbiter.memory.reflection._evaluator import Thoughts
 from arbiter.memory.reflection._relationships import Relationships
@@ -210,14 +210,7 @@ class Memory:
         `FactEvaluator(schemas=[schema])` fills it.
         """
         [model] = checked_schemas("profile", [schema])
-        profiles = Profiles(
-            self.store,
-            agent_id=self.agent_id,
-            entity_id=entity_id,
-            rules=self.fact_store.rules,
-            now=self.clock(),
-        )
-        return await profiles.read(cast("type[S]", model))
+        return await self.fact_store.profiles(entity_id).read(cast("type[S]", model))
 
     profile = waiting(aprofile)
 

@@ -47,7 +47,6 @@ from arbiter.memory.facts._intake import is_generic
 from arbiter.memory.facts._normal import caseless
 from arbiter.memory.facts._own_names import Introduction
 from arbiter.memory.facts._profiles import (
-    Profiles,
     Update,
     Updated,
     checked_schemas,
@@ -318,13 +317,13 @@ class FactEvaluator(CognitiveEvaluator):
                 turn=ctx.run_key,
                 visibility="room" if ctx.is_private else rules.visibility,
             )
-            profiles = _profiles_of(entity, ctx)
+            profiles = facts_of(ctx).profiles(entity)
             filled = filled.plus(await profiles.update(update.schema, update.values, mention))
         return filled
 
     async def _profiles(self, ctx: EvalContext) -> list[str] | None:
         """The lines of the user's profiles for the prompt; None if there are none to fill."""
-        profiles = _profiles_of(ctx.entity_id, ctx)
+        profiles = facts_of(ctx).profiles(ctx.entity_id)
         if self.schemas:
             await profiles.drop_old()
         lines: list[str] = []
@@ -391,13 +390,6 @@ class FactEvaluator(CognitiveEvaluator):
         schema: type[ExtractedClaims | InferredClaims] = InferredClaims if rules.chaining else ExtractedClaims
         answer = with_profiles(schema, self.schemas)
         return await ctx.ask(answer, asked, model=self.model, item_field="claims")
-
-
-def _profiles_of(entity_id: str, ctx: EvalContext) -> Profiles:
-    rules = facts_of(ctx).rules
-    return Profiles(
-        ctx.needed_store(), agent_id=ctx.agent_id, entity_id=entity_id, rules=rules, now=ctx.clock()
-    )
 
 
 def _sourced(

@@ -16,6 +16,7 @@ from arbiter.memory.facts._changes import OPEN, as_of_now, may_be_used, put_away
 from arbiter.memory.facts._forgetting import KINDS, Forgetting, Forgotten, Wanted, told_about_others
 from arbiter.memory.facts._ingest import Ingestion
 from arbiter.memory.facts._own_names import Introduction
+from arbiter.memory.facts._profiles import Profiles
 from arbiter.memory.facts._rules import FactRules, weight
 from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
 from arbiter.models import ChatModel
@@ -256,6 +257,9 @@ class FactStore:
         return Forgetting(
             self.store, self.rules, agent_id=self.agent_id, entity_id=entity_id, now=self.clock()
         )
+
+    def profiles(self, entity_id: str) -> Profiles:
+        return Profiles(self.store, self.agent_id, entity_id, self.rules, self.clock())
 
     async def undo(self, entity_id: str, id: str | None = None) -> int:
         """Restore what the last forgetting of an entity has taken, or the one with that id, except for what

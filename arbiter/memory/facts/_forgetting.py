@@ -184,9 +184,7 @@ class Forgetting:
     # What mentions them
 
     async def _forget_profiles(self, wanted: Wanted, messages: Collection[str]) -> None:
-        profiles = Profiles(
-            self.store, agent_id=self.agent_id, entity_id=self.entity_id, rules=self.rules, now=self.now
-        )
+        profiles = Profiles(self.store, self.agent_id, self.entity_id, self.rules, self.now)
         if not await self.store.alist(profiles.space, limit=1):
             return  # most users have none, and reading their facts once more is not free
         own = self._spaces[0][-1]

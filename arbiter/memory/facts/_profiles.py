@@ -23,12 +23,12 @@ from pydantic import (
 )
 
 from arbiter.errors import ParameterError
-from arbiter.memory._records import Fact, Visibility, time_of
+from arbiter.memory._records import Fact, Records, Visibility, time_of
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.facts._rules import VISIBILITIES, FactRules
-from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
+from arbiter.memory.stores import MemoryStore, Value
 from arbiter.memory.stores._words import words_of
 
 P = TypeVar("P", bound=BaseModel)
@@ -195,17 +195,17 @@ class Updated:
         )
 
 
-class Profiles:
+class Profiles(Records):
     """The profiles of one entity; `rules` and `now` decide which fields are too old to be known."""
 
+    kind = KIND
+
     def __init__(
-        self, store: MemoryStore, *, agent_id: str, entity_id: str, rules: FactRules, now: datetime
+        self, store: MemoryStore, agent_id: str, entity_id: str, rules: FactRules, now: datetime
     ) -> None:
-        self.store = store
-        self.entity_id = entity_id
+        super().__init__(store, agent_id, entity_id)
         self.rules = rules
         self._since = None if rules.profile_ttl is None else now - rules.profile_ttl
-        self.space: Namespace = namespace(agent_id, KIND, entity_id)
 
     async def read(self, schema: type[P], *, room_id: str | None = None) -> P:
         """The profile; with `room_id` only the fields that this room may see.
@@ -242,7 +242,7 @@ class Profiles:
             invalid = len(wrong)
             if after == before:
                 return value
-            return {"schema": schema.__name__, "entity_id": self.entity_id, "fields": after}
+            return {"schema": schema.__name__, "entity_id": self.scope, "fields": after}
 
         if allowed:
             await self.store.aupdate(self.space, schema.__name__, change)

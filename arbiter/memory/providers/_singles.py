@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from arbiter.memory._entities import Entities, participants
 from arbiter.memory._records import Goal, Relationship
-from arbiter.memory.facts._profiles import Profiles, checked_schemas, lines_of
-from arbiter.memory.facts._rules import FactRules
+from arbiter.memory.facts import FactStore
+from arbiter.memory.facts._profiles import checked_schemas, lines_of
 from arbiter.memory.goals import Goals
 from arbiter.memory.providers._composing import ProviderResult, one_line
 from arbiter.memory.providers._provider import Provider, ProviderContext
@@ -170,10 +170,8 @@ class ProfileProvider(Provider):
         self.schemas = checked_schemas(f"provider {self.name!r}", schemas)
 
     async def get(self, ctx: ProviderContext) -> ProviderResult:
-        rules = FactRules() if ctx.fact_rules is None else ctx.fact_rules
-        profiles = Profiles(
-            ctx.needed_store(), agent_id=ctx.agent_id, entity_id=ctx.entity_id, rules=rules, now=ctx.clock()
-        )
+        facts = FactStore(ctx.needed_store(), agent_id=ctx.agent_id, clock=ctx.clock, rules=ctx.fact_rules)
+        profiles = facts.profiles(ctx.entity_id)
         found = [await profiles.read(schema, room_id=ctx.room_id) for schema in self.schemas]
         lines = [
             f"{one_line(name, 100)}: {one_line(value)}"
