@@ -77,6 +77,10 @@ class Facts(Protocol):
     async def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int: ...
 
 
+def silent(chunk: object) -> None:
+    """Writes to no stream."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class EvalContext:
     """One turn: a finished node run, the conversation including the node's messages, the participants, and
@@ -91,13 +95,13 @@ class EvalContext:
 
     history: History
     item: HistoryItem
-    instruction: Instruction | None
+    instruction: Instruction | None = None
     node: str
     state: Mapping[str, Any]
     messages: Sequence[BaseMessage]
-    new_messages: Sequence[BaseMessage]
+    new_messages: Sequence[BaseMessage] = ()
     message: BaseMessage | None
-    did_respond: bool
+    did_respond: bool = False
     room_id: str
     entity_id: str
     agent_id: str
@@ -105,13 +109,13 @@ class EvalContext:
     is_private: bool
     store: MemoryStore | None
     model: ChatModel | None
-    selector_model: ChatModel | None
+    selector_model: ChatModel | None = None
     character: Character
     conversation_length: int
-    context: Any
+    context: Any = None
     config: RunnableConfig
     clock: Callable[[], datetime]
-    emit: Callable[[Any], None]
+    emit: Callable[[Any], None] = silent
     run_key: str
     ended_at: datetime
     """When the node run ended. A late evaluation must not overwrite the findings of a later turn."""

@@ -25,7 +25,7 @@ from arbiter._threads.forks import renew_in_child
 from arbiter._values.states import freeze
 from arbiter.history._items import HistoryItem, RunHistory
 from arbiter.history._record import Record
-from arbiter.memory._context import EvalContext
+from arbiter.memory._context import EvalContext, silent
 from arbiter.memory._conversation import Shown, ShownList
 from arbiter.memory._evaluators import CognitiveEvaluator
 from arbiter.memory.answers import CallBudget
@@ -272,7 +272,7 @@ def _kept(ctx: EvalContext, messages_key: str) -> EvalContext:
         messages=messages,
         new_messages=[message for message in messages if message.id in new],
         config={"configurable": {key: value for key, value in config.items() if not key.startswith("__")}},
-        emit=_silent,
+        emit=silent,
         prior={},
         events=[],
         budget=CallBudget(ctx.budget.limit),
@@ -285,7 +285,3 @@ def stub(id: str, node: str, at: float) -> Record:
     record = Record(id, node, None, 0, "", at)
     record.status = "completed"
     return record
-
-
-def _silent(chunk: object) -> None:
-    return None

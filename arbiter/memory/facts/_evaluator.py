@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil
@@ -48,7 +49,6 @@ from arbiter.memory.facts._normal import caseless
 from arbiter.memory.facts._own_names import Introduction
 from arbiter.memory.facts._profiles import (
     Update,
-    Updated,
     checked_schemas,
     lines_of,
     updates_in,
@@ -263,13 +263,13 @@ class FactEvaluator(CognitiveEvaluator):
         await edits.note(read)
         ingested = replace(
             ingested,
-            dropped_private=ingested.dropped_private + filled.private,
-            dropped_invalid=ingested.dropped_invalid + filled.invalid + outcome.dropped_items,
+            dropped_private=ingested.dropped_private + filled["private"],
+            dropped_invalid=ingested.dropped_invalid + filled["invalid"] + outcome.dropped_items,
         )
         calls = ctx.budget.used - used
         done = _outcome(ingested, wishes.carried, calls=calls, clean=outcome.status == "ok")
         if self.schemas:
-            done.data["profile_fields"] = filled.changed
+            done.data["profile_fields"] = filled["changed"]
         return done
 
     async def _take_back(
@@ -292,10 +292,10 @@ class FactEvaluator(CognitiveEvaluator):
 
     async def _fill(
         self, ctx: EvalContext, updates: Sequence[Update], fresh: Sequence[BaseMessage]
-    ) -> Updated:
+    ) -> Counter[str]:
         """Fill the profiles of speakers with what they have said of themselves in these messages."""
         rules = facts_of(ctx).rules
-        filled = Updated()
+        filled = Counter[str]()
         # The same answer may have said that a message is not to be remembered.
         hidden = (await ctx.hidden(anew=True)).forgotten if updates else ()
         told = [m for m in fresh if isinstance(m, HumanMessage) and m.id and m.id not in hidden]
@@ -307,7 +307,7 @@ class FactEvaluator(CognitiveEvaluator):
             cited = {*map(label, update.source_message_ids)}
             sources = tuple(id for id in own if label(id) in cited) if cited else tuple(own[-1:])
             if entity is None or not sources:
-                filled = filled.plus(Updated(invalid=len(update.values)))
+                filled["invalid"] += len(update.values)
                 continue
             mention = Mention(
                 sources=sources,
@@ -318,7 +318,7 @@ class FactEvaluator(CognitiveEvaluator):
                 visibility="room" if ctx.is_private else rules.visibility,
             )
             profiles = facts_of(ctx).profiles(entity)
-            filled = filled.plus(await profiles.update(update.schema, update.values, mention))
+            filled += await profiles.update(update.schema, update.values, mention)
         return filled
 
     async def _profiles(self, ctx: EvalContext) -> list[str] | None:

@@ -8,6 +8,7 @@ messages and rooms, and its visibility; so it can be shown and forgotten by itse
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -179,22 +180,6 @@ def updates_in(answer: BaseModel, schemas: Sequence[Schema]) -> list[Update]:
 # The records --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Updated:
-    """Numbers of fields: changed, and left out as private or invalid."""
-
-    changed: int = 0
-    private: int = 0
-    invalid: int = 0
-
-    def plus(self, other: Updated) -> Updated:
-        return Updated(
-            changed=self.changed + other.changed,
-            private=self.private + other.private,
-            invalid=self.invalid + other.invalid,
-        )
-
-
 class Profiles(Records):
     """The profiles of one entity; `rules` and `now` decide which fields are too old to be known."""
 
@@ -222,8 +207,11 @@ class Profiles(Records):
         }
         return _valid(schema, {}, values)[0]
 
-    async def update(self, schema: Schema, values: Mapping[str, Any], told: Mention) -> Updated:
-        """Change fields of the profile. Doing it again changes nothing; a later turn's value stays."""
+    async def update(self, schema: Schema, values: Mapping[str, Any], told: Mention) -> Counter[str]:
+        """Change fields of the profile. Doing it again changes nothing; a later turn's value stays.
+
+        Returns numbers of fields: "changed", and left out as "private" or "invalid".
+        """
         allowed = {name: part for name, part in values.items() if self._may_be_kept(name, part)}
         changed = invalid = 0
 
@@ -246,7 +234,7 @@ class Profiles(Records):
 
         if allowed:
             await self.store.aupdate(self.space, schema.__name__, change)
-        return Updated(changed=changed, private=len(values) - len(allowed), invalid=invalid)
+        return Counter(changed=changed, private=len(values) - len(allowed), invalid=invalid)
 
     async def with_fields(self, which: Callable[[str, Mapping[str, Any]], bool]) -> list[tuple[str, Value]]:
         """The key and value of each profile with such a field."""
