@@ -210,7 +210,8 @@ def apply_updates(
     `allow_new_objectives`, unknown objectives are added; if it is a function, those that it accepts.
     """
     known = {goal.id for goal in goals}
-    refused: list[Reason] = ["unknown_goal" for update in updates if update.id.strip() not in known]
+    unknown: Reason = "unknown_goal"
+    refused = [unknown for update in updates if update.id.strip() not in known]
     changed: list[Goal] = []
     touched: list[Goal] = []
     for goal in goals:

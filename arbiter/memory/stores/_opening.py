@@ -76,12 +76,12 @@ def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
         connection = stack.enter_context(closing(_connected(path)))
         # Each connection has a memory database of its own, which no other process can see.
         locks = None if path in _NO_FILE else stack.enter_context(closing(file_locks(path)))
-        has_vectors = index is None or _loads_extensions(connection)
-        store = ForgettingStore(connection, path, index=index if has_vectors else None, lock_provider=locks)
+        native = index if index is None or _loads_extensions(connection) else None
+        store = ForgettingStore(connection, path, index=native, lock_provider=locks)
         _set_up(store)
         database = Sqlite(store)
         found: BaseStore = store
-        if not has_vectors:
+        if index is not None and native is None:
             _warn("this Python cannot load SQLite's extensions")
             found = LocalIndex(store, VectorTable(database), index["embed"], index["dims"])
         keep_words(found, stack.enter_context(closing(WordTables(database))))
