@@ -62,7 +62,7 @@ class Ingestion:
         self.model = model
         self.knowledge = Knowledge(store, rules, ctx.agent_id)
         self.intake = Intake(ctx, rules)
-        self.writer = Writer(store, rules, ctx, self.knowledge)
+        self.writer = Writer(ctx, self.knowledge)
         self.scopes = self.writer.scopes
 
     async def run(self, claims: Sequence[Claim], names: Sequence[Introduction] = ()) -> Ingested:

@@ -27,22 +27,21 @@ from arbiter.memory.facts._changes import (
 from arbiter.memory.facts._intake import Candidate
 from arbiter.memory.facts._knowledge import Knowledge, Known
 from arbiter.memory.facts._normal import caseless, normal_form
-from arbiter.memory.facts._rules import FactRules
-from arbiter.memory.stores import MemoryStore, Value
+from arbiter.memory.stores import Value
 
 
 class Writer:
     """Changes known facts, counts its changes, and notes them for evaluators that run later in the turn."""
 
-    def __init__(self, store: MemoryStore, rules: FactRules, ctx: EvalContext, knowledge: Knowledge) -> None:
-        self.store = store
-        self.rules = rules
+    def __init__(self, ctx: EvalContext, knowledge: Knowledge) -> None:
+        self.store = knowledge.store
+        self.rules = knowledge.rules
         self.ctx = ctx
         self.knowledge = knowledge
         self.inserted = self.reinforced = self.superseded = self.refined = 0
         self.conflicts: list[tuple[str, str]] = []
         self.fact_ids: list[str] = []
-        self.events = Events(store, ctx.agent_id, ctx.room_id)
+        self.events = Events(self.store, ctx.agent_id, ctx.room_id)
         self.scopes: set[str] = set()
         """The entities with new or changed records."""
 

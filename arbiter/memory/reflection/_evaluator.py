@@ -19,14 +19,13 @@ from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import AGENT_ALIASES, Entity, participants, resolve
 from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
 from arbiter.memory._notes import Traces
-from arbiter.memory._records import Fact, Records, Thought, readable
+from arbiter.memory._records import Fact, Records, Relationship, Thought, readable
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts import Ingested
 from arbiter.memory.facts._privacy import may_keep
 from arbiter.memory.reflection._prompt import (
     EXAMPLES,
     FoundRelationship,
-    Known,
     ReflectionAnswer,
     reflection_prompt,
     shown_ids,
@@ -55,7 +54,8 @@ class _Window:
     new_ids: frozenset[str | None]
     entities: Sequence[Entity]
     speakers: tuple[str, ...]
-    known: Known
+    facts: Sequence[Fact]
+    relationships: Sequence[Relationship]
 
 
 class ReflectionEvaluator(CognitiveEvaluator):
@@ -120,7 +120,8 @@ class ReflectionEvaluator(CognitiveEvaluator):
             found.shown,
             new_ids=found.new_ids,
             entities=found.entities,
-            known=found.known,
+            facts=found.facts,
+            relationships=found.relationships,
             instructions=self.instructions,
         )
         answer = await ctx.ask(ReflectionAnswer, prompt, model=self.model)
@@ -151,6 +152,10 @@ class ReflectionEvaluator(CognitiveEvaluator):
         messages = window(ctx.messages, ctx.conversation_length)
         shown = await ctx.shown(messages)
         speakers = tuple(dict.fromkeys(map(ctx.speaker_of, reversed(shown))))
+        people = speakers[:KNOWN_PEOPLE]
+        query = " ".join(text_of(part) for part in shown)[-MAX_QUERY:]
+        known = await ctx.facts.relevant(people, query, room_id=ctx.room_id, limit=KNOWN_FACTS)
+        related = await self._relationships(ctx).among(people)
         return _Window(
             messages=messages,
             shown=shown,
@@ -163,16 +168,9 @@ class ReflectionEvaluator(CognitiveEvaluator):
                 registered=ctx.entities,
             ),
             speakers=speakers,
-            known=await self._known(ctx, speakers[:KNOWN_PEOPLE], shown),
+            facts=[fact for fact in known if _may_be_told(fact, ctx, people)],
+            relationships=[told for one in related if (told := one.told_in(ctx.room_id)) is not None],
         )
-
-    async def _known(self, ctx: EvalContext, speakers: Sequence[str], shown: Sequence[BaseMessage]) -> Known:
-        query = " ".join(text_of(part) for part in shown)[-MAX_QUERY:]
-        known = await ctx.facts.relevant(speakers, query, room_id=ctx.room_id, limit=KNOWN_FACTS)
-        facts = [fact for fact in known if _may_be_told(fact, ctx, speakers)]
-        related = await self._relationships(ctx).among(speakers)
-        told = [one.told_in(ctx.room_id) for one in related]
-        return Known(facts=facts, relationships=[one for one in told if one is not None])
 
     # The results
 
@@ -248,7 +246,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
             at=ctx.ended_at,
             source_message_ids=tuple(part.id for part in found.shown if part.id),
             entity_ids=found.speakers[::-1],
-            fact_ids=tuple(fact.id for fact in found.known.facts),
+            fact_ids=tuple(fact.id for fact in found.facts),
         )
         thoughts = Thoughts(ctx.needed_store(), ctx.agent_id, ctx.room_id)
         for entity_id in thought.entity_ids:
@@ -264,7 +262,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
         if not (await ctx.hidden(anew=True)).ids.isdisjoint(thought.source_message_ids):
             return True
         # Facts from elsewhere have their tombstones there.
-        elsewhere = [fact for fact in found.known.facts if ctx.room_id not in fact.room_ids]
+        elsewhere = [fact for fact in found.facts if ctx.room_id not in fact.room_ids]
         places = [
             namespace(ctx.agent_id, "status" if fact.type == "status" else "facts", id)
             for fact in elsewhere

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, tzinfo
 from math import isfinite
 from typing import Annotated, Any, cast
@@ -81,21 +81,14 @@ EXAMPLES = (
 """Examples for a selector of when a reflection is worthwhile."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """The agent's knowledge of the participants before a reflection."""
-
-    facts: Sequence[Fact] = ()
-    relationships: Sequence[Relationship] = ()
-
-
 def reflection_prompt(
     ctx: EvalContext,
     messages: Sequence[BaseMessage],
     *,
     new_ids: Set[str | None],
     entities: Sequence[Entity],
-    known: Known,
+    facts: Sequence[Fact],
+    relationships: Sequence[Relationship],
     instructions: str = "",
 ) -> list[BaseMessage]:
     """The task and its material. `messages` are shown oldest first; those outside `new_ids` are marked as
@@ -119,9 +112,9 @@ def reflection_prompt(
             "today": f"Today is {now.date().isoformat()}.",
             "bio": _section("The agent's bio", [f"> {visible(line)}" for line in ctx.character.bio]),
             "entitiesInRoom": _section("Participants", [_participant(entity) for entity in entities]),
-            "knownFacts": _section("Known facts", [_fact(fact) for fact in known.facts]),
+            "knownFacts": _section("Known facts", [_fact(fact) for fact in facts]),
             "existingRelationships": _section(
-                "Known relationships", [_relationship(one) for one in known.relationships]
+                "Known relationships", [_relationship(one) for one in relationships]
             ),
             "recentMessages": "\n\n".join(conversation),
         },
