@@ -88,7 +88,6 @@ class Quiet:
         self._rooms: OrderedDict[str, Held] = OrderedDict()
         self._failed: list[Held] | None = None
         """While `drain` runs, the threads that will wait again."""
-        self._of_user: dict[str, dict[str, None]] = {}
         self._known: OrderedDict[str, None] = OrderedDict()
         self._running: dict[asyncio.Task[Processed], str] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -106,7 +105,7 @@ class Quiet:
     def heard(self, ctx: EvalContext, evaluators: Sequence[CognitiveEvaluator]) -> None:
         """Note that a turn has ended. The thread waits for `evaluators`, if there are any."""
         room_id = ctx.room_id
-        before = self._without(room_id)
+        before = self._rooms.pop(room_id, None)
         is_new = before is None
         self._known[room_id] = None
         self._known.move_to_end(room_id)
@@ -139,7 +138,7 @@ class Quiet:
 
     def take(self, room_id: str) -> Held | None:
         """The waiting thread, which then waits no longer."""
-        held = self._without(room_id)
+        held = self._rooms.pop(room_id, None)
         self._set_timer()
         return held
 
@@ -179,34 +178,21 @@ class Quiet:
 
     def _hasten(self, ctx: EvalContext, now: float, quiet_s: float) -> None:
         """Let other quiet threads of the same user come first: the new one may speak of the same."""
-        for room_id in self._of_user.get(ctx.entity_id, ()):
-            held = self._rooms[room_id]
-            if now - held.since >= quiet_s:
+        for held in self._rooms.values():
+            if held.ctx.entity_id == ctx.entity_id and now - held.since >= quiet_s:
                 held.due = now
 
     def _add(self, held: Held) -> None:
-        room_id = held.ctx.room_id
-        self._rooms[room_id] = held
-        self._of_user.setdefault(held.ctx.entity_id, {})[room_id] = None
-        self._give_up()
+        self._rooms[held.ctx.room_id] = held
+        if len(self._rooms) > MOST_WAITING:
+            self._give_up_one()
 
     def _next(self) -> Held | None:
         """The waiting thread whose time comes first."""
         return min(self._rooms.values(), key=attrgetter("due"), default=None)
 
-    def _without(self, room_id: str) -> Held | None:
-        held = self._rooms.pop(room_id, None)
-        if held is not None:
-            theirs = self._of_user[held.ctx.entity_id]
-            theirs.pop(room_id, None)
-            if not theirs:
-                del self._of_user[held.ctx.entity_id]
-        return held
-
-    def _give_up(self) -> None:
-        if len(self._rooms) <= MOST_WAITING:
-            return
-        self._without(next(iter(self._rooms)))
+    def _give_up_one(self) -> None:
+        self._rooms.popitem(last=False)
         self._given_up += 1
         if self._given_up == 1 and self.after_s is not None:
             _log.warning(
@@ -234,7 +220,7 @@ class Quiet:
             if held.due > loop.time():
                 break
             room_id = held.ctx.room_id
-            self._without(room_id)
+            self._rooms.pop(room_id)
             task = loop.create_task(self._work(held))
             self._running[task] = room_id
             task.add_done_callback(self._ended)

@@ -19,7 +19,7 @@ from arbiter.memory.facts import FactStore
 from arbiter.memory.facts._rules import weight
 from arbiter.memory.providers._composing import ProviderResult, one_line
 from arbiter.memory.providers._provider import Provider, ProviderContext, ProvidingCycle
-from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
+from arbiter.memory.stores import Entry, MemoryStore, Namespace, namespace
 
 KINDS = ("facts", "status")
 PEOPLE = 4
@@ -228,10 +228,8 @@ async def _opponents(
         for id in fact.contradicts
         if id not in chosen
     }
-    found: list[Value | None] = await asyncio.gather(
-        *(store.aget(place, id) for id in missing for place in places)
-    )
-    facts = readable(Fact, (value for value in found if value is not None))
+    found = [await store.aget_many(place, missing) for place in places]
+    facts = readable(Fact, (value for values in found for value in values.values()))
     return {fact.id: fact for fact in facts if _fits(fact, ctx, now)}
 
 
