@@ -156,9 +156,9 @@ class Listed(Records, Generic[R]):
         def changed(value: Value | None) -> Value | None:
             known = self._members(value)
             after = change(known)
-            if after is None or after == known:
-                return value if after == known else None
-            return {self.field: [member.to_value() for member in after]}
+            if after == known:
+                return value
+            return None if after is None else {self.field: [member.to_value() for member in after]}
 
         await self.store.aupdate(self.space, self.key, changed)
 
