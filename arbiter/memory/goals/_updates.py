@@ -210,14 +210,15 @@ def apply_updates(
     `allow_new_objectives`, unknown objectives are added; if it is a function, those that it accepts.
     """
     known = {goal.id for goal in goals}
-    unknown: Reason = "unknown_goal"
-    refused = [unknown for update in updates if update.id.strip() not in known]
+    unknown: list[Reason] = ["unknown_goal"]
+    refused = unknown * sum(update.id.strip() not in known for update in updates)
     changed: list[Goal] = []
     touched: list[Goal] = []
     for goal in goals:
         said = [update for update in updates if update.id.strip() == goal.id]
         if goal.status != "IN_PROGRESS":
-            refused += ["final"] if said else []
+            if said:
+                refused.append("final")
             continue
         moved, reasons = _moved(goal, said, allow_new_objectives, allow_reopen)
         refused += reasons
