@@ -665,7 +665,7 @@ class Evaluations(Lazy):
     def judgements(self) -> list[Judgement]:
         """The evaluations that are done so far. Waits for nothing."""
         done: list[Judgement] = []
-        for queue, found in zip(self.queues, list(self.found), strict=True):
+        for queue, found in zip(self.queues, self.found, strict=True):
             if found is None:
                 continue
             version = queue.version

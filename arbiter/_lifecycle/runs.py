@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -195,6 +196,8 @@ class NodeRun:
     """The checkers of this node run that ask a model; None if nobody listens."""
     is_told: bool = False
     """True while listeners know of this attempt's begin and not of its end."""
+    told_item: HistoryItem
+    """The item that listeners were told of at the begin."""
     _shadow_view: CausalHistory | None = None
     _isolated_config: RunnableConfig | None = None
     _inner: dict[str, tuple[int, Value, dict[str, RunFact]]] | None
@@ -285,9 +288,11 @@ class NodeRun:
     def tell_began(self, execution: ExecutionInfo, position: Position) -> None:
         """Tell listeners that this attempt begins."""
         record = self.record
-        record.execution, record.position, record.records = execution, position, self.settings.records
+        settings = self.settings
+        record.execution, record.position, record.records = execution, position, settings.records
         self.is_told = True
-        tell(self.settings.listeners, "began", HistoryItem(record))
+        self.told_item = item = HistoryItem(record)
+        tell(settings.listeners, "began", item)
 
     def tell_ended(self) -> None:
         """Tell listeners how this attempt ended, and of its evaluations when all are done."""
@@ -300,7 +305,7 @@ class NodeRun:
         tell(listeners, "ended", HistoryItem(record, self.reads))
         evaluations = record.evaluations
         if isinstance(evaluations, Evaluations):
-            evaluations.then(lambda: tell(listeners, "judged", HistoryItem(record)))
+            evaluations.then(partial(tell, listeners, "judged", self.told_item))
 
     def own_input(self) -> Raised | None:
         """Make what the checkers looked at the node's own. Returns `Raised` if it cannot be copied.

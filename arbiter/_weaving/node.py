@@ -268,13 +268,11 @@ class NodeAttempt(NodeRun):
     def _position(self) -> Position:
         """For listeners."""
         after, past = self.channel.past.end
-        checkpoints: Mapping[str, str] | None = (
-            self._conf.get(CONFIG_KEY_CHECKPOINT_MAP) if self.is_saved else None
-        )
+        checkpoints: Mapping[str, str] | None = self._conf.get(CONFIG_KEY_CHECKPOINT_MAP)
         return Position(
             after=after,
             past=past,
-            checkpoint=checkpoints.get(self.record.namespace) if checkpoints else None,
+            checkpoint=checkpoints.get(self.record.namespace) if checkpoints and self.is_saved else None,
             rules=self.plan.rules,
             graph=self.channel.origin.described(),
         )

@@ -35,11 +35,11 @@ def commitment(salt: bytes, contents: bytes) -> str:
     return sha256(salt + contents).hexdigest()
 
 
-def key_of(execution: str, *parts: str) -> str:
-    """The key of an entry: the same for the same event, however often it is written.
+def key_of(execution: str, event: str) -> str:
+    """The key of an entry: the same for the same event of the execution, however often it is written.
 
     It begins with the time that the execution's uuid begins with, so that the keys of new entries are neighbours
     in the index: an index of keys in no order has to write a page for each of them.
     """
-    digest = sha256("\0".join((execution, *parts)).encode()).hexdigest()
+    digest = sha256(f"{execution}\0{event}".encode()).hexdigest()
     return (execution[:8] + execution[9:13] + digest)[:32]

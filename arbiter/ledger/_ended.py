@@ -77,23 +77,31 @@ class EndedRun(Waiting):
     _event: Event | None = None
 
     def __init__(
-        self, record: Record, subject_key: str | None, keeping: Keeping, described: Collection[str]
+        self,
+        record: Record,
+        subject_key: str | None,
+        keeping: Keeping,
+        described: Collection[str],
+        judging: Judging,
     ) -> None:
         self._values = _values_of(record)
         self._subject_key = subject_key
         self.keeping = keeping
         self._described = described
-
-    def judge(self, judging: Judging, evaluations: Any) -> None:
-        """Set the evaluations, which may still run."""
-        self._judging, self.evaluations = judging, evaluations
-        read, failed = getattr(evaluations, "read", ((), ()))
-        self._read = frozenset((*read, *failed)) if read or failed else _NONE
-        judging.add(self)
+        self._judging = judging
+        evaluations: Any = record.evaluations
+        if hasattr(evaluations, "then"):  # they may still run
+            self.evaluations = evaluations
+            read, failed = evaluations.read
+            self._read = frozenset((*read, *failed)) if read or failed else _NONE
+            judging.open[id(evaluations)] = self
 
     def where(self) -> tuple[Origin, int]:
         parts = Parts._make(self._values)
-        return _origin(parts, self._subject_key), micros(parts.started + parts.duration)
+        execution = parts.execution
+        assert execution is not None
+        origin = origin_in(execution, execution.run_id, self._subject_key)
+        return origin, micros(parts.started + parts.duration)
 
     def is_open(self) -> bool:
         return self.evaluations is not None and not self.is_over
@@ -112,11 +120,7 @@ class EndedRun(Waiting):
 
     def _made(self) -> Event:
         parts = Parts._make(self._values)
-        event = event_of("item", parts, self._subject_key, self.keeping)
-        if parts.position is not None:
-            add_place(event, parts.position, self._described)
-        if parts.account is not None:
-            _account(event.fields, parts.account)
+        event = event_of("item", parts, self._subject_key, self.keeping, self._described)
         if self.contents is not None:
             _add_texts(self.contents, parts)
             event.contents = self.contents
@@ -138,7 +142,9 @@ class EndedRun(Waiting):
         return event
 
     def _add(self, event: Event, done: Sequence[Judgement]) -> None:
-        texts = {**add_judgements(event, done, self._read), **_stages(self.evaluations, done)}
+        texts = add_judgements(event, done, self._read)
+        if trace := self.evaluations.trace:
+            texts.update(_stages(trace, done))
         if texts and self.keeping.states != "none":
             event.contents = {**(event.contents or {}), **texts}
 
@@ -156,9 +162,6 @@ class Judging:
         self._guard = threading.Lock()
         self._changed = threading.Condition(self._guard)
         self._waiting = 0
-
-    def add(self, run: EndedRun) -> None:
-        self.open[id(run.evaluations)] = run
 
     def written(self, run: EndedRun) -> Sequence[Judgement]:
         """The writer makes the event of this node run. Returns the evaluations that are done."""
@@ -208,39 +211,37 @@ class Judging:
         return not run.is_over
 
 
-def event_of(kind: Kind, parts: Parts, subject_key: str | None, keeping: Keeping) -> Event:
-    """The event of a node run that has ended, without its contents and evaluations."""
+def event_of(
+    kind: Kind, parts: Parts, subject_key: str | None, keeping: Keeping, described: Collection[str]
+) -> Event:
+    """The event of a node run that has ended, without its contents and evaluations. `described` has the digests
+    of the rules and graphs that the ledger knows.
+    """
     fields = task_of(parts)
     fields["status"] = parts.status
     # A body holds no floats: the time is that of the end, and the rest below a microsecond stands apart.
     took, fields["ns"] = divmod(round(parts.duration * 1e9), 1000)
     fields["took"] = took
-    if parts.account is not None:
-        decision, sent = parts.account.decision, parts.account.sent
-        if decision is not None and decision.policy is not None:
-            target = parts.redirected_to if decision.kind == "deny" else None
-            fields["decision"] = {**_plain_decision(decision), "target": target}
-        if sent is not None:
-            fields["sent"] = [*sent]
-    if parts.routes:
-        fields["routes"] = [name if to is None else [name, to] for name, to in parts.routes.items()]
+    account, execution, position = parts.account, parts.execution, parts.position
+    if routes := parts.routes:
+        fields["routes"] = [name if to is None else [name, to] for name, to in routes.items()]
     if parts.redirected_to is not None or parts.redirected_by is not None:
         fields["route"] = {"target": parts.redirected_to, "policy": parts.redirected_by}
-    return Event(
+    if account is not None:
+        _account(fields, account, parts)
+    assert execution is not None  # set before the first event
+    event = Event(
         kind=kind,
         at=micros(parts.started) + took,
-        origin=_origin(parts, subject_key),
+        origin=origin_in(execution, execution.run_id, subject_key),
         task=parts.id,
         attempt=parts.attempt,
         fields=fields,
         keeping=keeping,
     )
-
-
-def _origin(parts: Parts, subject_key: str | None) -> Origin:
-    execution = parts.execution
-    assert execution is not None  # set before the first event
-    return origin_in(execution, execution.run_id, subject_key)
+    if position is not None:
+        _add_place(event, position, described)
+    return event
 
 
 def origin_in(execution: ExecutionInfo, run: str, subject_key: str | None) -> Origin:
@@ -272,7 +273,7 @@ def task_of(parts: Parts) -> dict[str, Any]:
     return found
 
 
-def add_place(event: Event, position: Position, described: Collection[str]) -> None:
+def _add_place(event: Event, position: Position, described: Collection[str]) -> None:
     """Add the place among the committed node runs, and the rules and the graph that it ran under."""
     fields = event.fields
     fields["after"], fields["past"] = position.after, position.past
@@ -287,11 +288,16 @@ def add_place(event: Event, position: Position, described: Collection[str]) -> N
                 event.describes = (*event.describes, (name, text))
 
 
-def _account(fields: dict[str, Any], account: Account) -> None:
+def _account(fields: dict[str, Any], account: Account, parts: Parts) -> None:
+    decision, checked = account.decision, account.checked
+    if decision is not None and decision.policy is not None:
+        target = parts.redirected_to if decision.kind == "deny" else None
+        fields["decision"] = {**_plain_decision(decision), "target": target}
+    if account.sent is not None:
+        fields["sent"] = [*account.sent]
     if account.kept_out:
         fields["began"] = False
-    if account.checked != account.decision:
-        checked = account.checked
+    if checked != decision:
         fields["checked"] = None if checked is None else _plain_decision(checked)
     if account.trace is not None:
         trace, span = account.trace
@@ -331,10 +337,11 @@ def add_judgements(event: Event, done: Iterable[Judgement], read: Collection[str
     for name, result, problem, outcome, version in done:
         if result is not None:
             evals.append(parts_of(name, result.score, result.passed, name in read, version, outcome))
-            if result.feedback or result.metadata:
-                said[name] = {"feedback": result.feedback[:TEXT]}
-                if result.metadata:
-                    said[name]["metadata"] = capture(dict(result.metadata))
+            feedback, metadata = result.feedback, result.metadata
+            if feedback or metadata:
+                said[name] = {"feedback": feedback[:TEXT]}
+                if metadata:
+                    said[name]["metadata"] = capture(dict(metadata))
         elif problem is not None:
             failed.append([name, outcome, name in read, version])
             problems[name] = problem[:TEXT]
@@ -351,10 +358,9 @@ def add_judgements(event: Event, done: Iterable[Judgement], read: Collection[str
     return texts
 
 
-def _stages(evaluations: Any, done: Iterable[Judgement]) -> dict[str, Any]:
+def _stages(trace: Sequence[EvaluatorTrace], done: Iterable[Judgement]) -> dict[str, Any]:
     """The stages of the cycle that some of these evaluators were in, for the contents of an event."""
-    trace: Sequence[EvaluatorTrace] = getattr(evaluations, "trace", ())
-    if not trace or {part.name for part in trace}.isdisjoint(each.name for each in done):
+    if {part.name for part in trace}.isdisjoint(each.name for each in done):
         return {}
     return {"trace": [[part.name, part.stage, part.status, part.ms, part.detail[:TEXT]] for part in trace]}
 

@@ -183,11 +183,12 @@ class Event(Waiting):
 
     @property
     def key(self) -> str:
-        origin, kind = self.origin, self.kind
-        common = origin.execution, origin.run, self.task or "", str(self.attempt or 0), kind
-        if kind == "judged":
-            return key_of(*common, self.nonce, *sorted([parts[0] for parts in self.evals]))
-        return key_of(*common, str(self.fields.get("question", "")) if kind == "answer" else self.nonce)
+        origin, kind, of = self.origin, self.kind, self.nonce
+        if kind == "answer":
+            of = str(self.fields.get("question", ""))
+        elif kind == "judged":
+            of = "\0".join((of, *sorted([parts[0] for parts in self.evals])))
+        return key_of(origin.execution, f"{origin.run}\0{self.task or ''}\0{self.attempt or 0}\0{kind}\0{of}")
 
 
 @lru_cache(1024)

@@ -22,7 +22,6 @@ from arbiter.ledger._ended import (
     Judging,
     Parts,
     add_judgements,
-    add_place,
     event_of,
     origin_in,
     task_of,
@@ -76,7 +75,7 @@ class Recording(HistoryListener):
 
     def ended(self, item: HistoryItem) -> None:
         record = item.record
-        run = EndedRun(record, self._subject_key, self.keeping, self._writer.described)
+        run = EndedRun(record, self._subject_key, self.keeping, self._writer.described, self.judging)
         taken = self._inputs.pop(id(record), None)
         if taken is not None:
             take, given = taken
@@ -87,9 +86,6 @@ class Recording(HistoryListener):
         if record.account is not None:
             for answer in item.answers:
                 self._answered(record, answer)
-        evaluations: Any = record.evaluations
-        if hasattr(evaluations, "then"):
-            run.judge(self.judging, evaluations)
         self._writer.add(run)
 
     def started(self, item: HistoryItem, at: float) -> Event:
@@ -223,10 +219,8 @@ class _RestoredRuns(Waiting):
         source = str(uuid4())
         for item in self._items:
             record = item.record
-            event = event_of("recovered", Parts.of(record), self._subject_key, self._keeping)
+            event = event_of("recovered", Parts.of(record), self._subject_key, self._keeping, self._described)
             event.source, event.nonce = source, str(uuid4())
-            if record.position is not None:
-                add_place(event, record.position, self._described)
             if is_packed_id(record.id):
                 event.task = None
             if record.status == "denied":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from arbiter.ledger._keeping import Keeping
 
 AT_ONCE = 256
-"""Rows that one statement inserts at most, and salts that are drawn together."""
+"""Rows that one statement inserts at most."""
 _FEW = 16
 """Fewer rows than these are inserted by one statement, whatever their number."""
 
@@ -84,18 +84,18 @@ class Thread:
 class _Rows:
     """The rows of a batch, as tuples in the order of the columns."""
 
+    salts: Iterator[bytes]
     entries: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     contents: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
-    salts: list[bytes] = field(default_factory=list[bytes])
     scores: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     counts: Counts = field(default_factory=Counts)
 
-    def salt(self) -> bytes:
-        # Many at once: each call of the system lets the run's threads go first.
-        if not self.salts:
-            drawn = os.urandom(SALT_BYTES * AT_ONCE)
-            self.salts = [drawn[at : at + SALT_BYTES] for at in range(0, len(drawn), SALT_BYTES)]
-        return self.salts.pop()
+    @staticmethod
+    def of(entries: int) -> _Rows:
+        """The rows of so many entries, none of which is added yet."""
+        # All salts at once: each call of the system lets the run's threads go first.
+        drawn = os.urandom(SALT_BYTES * entries)
+        return _Rows(drawn[at : at + SALT_BYTES] for at in range(0, len(drawn), SALT_BYTES))
 
 
 class Statements:
@@ -241,7 +241,7 @@ class Store:
                 for key, id, thread in self._where(connection, "key, id, thread FROM entries", "key", judged)
             }
             last = last_entry(connection)
-            rows = _Rows()
+            rows = _Rows.of(len(keyed))
             for key, event in keyed.items():
                 last += 1
                 thread = threads[event.origin.place]
@@ -267,7 +267,7 @@ class Store:
         if not said:
             return
         last = last_entry(connection)
-        rows = _Rows()
+        rows = _Rows.of(len(said))
         contents = self._encoded([event for _, event in said])
         for (thread, event), data in zip(said, contents, strict=True):
             last += 1
@@ -329,7 +329,7 @@ class Store:
         """Add the rows of an entry with the contents `data`. `of` is the entry that its scores are about."""
         content = None
         if data is not None:
-            salt = rows.salt()
+            salt = next(rows.salts)
             content = commitment(salt, data)
             rows.contents.append((id, bytearray(salt), data.decode()))
         thread.seq += 1

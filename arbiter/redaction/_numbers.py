@@ -7,12 +7,13 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
 
-_DIGITS = "0123456789"
+_DIGITS = b"0123456789"
 
 
 def digits_in(text: str) -> int:
     """The number of ASCII digits in a text."""
-    return sum(map(text.count, _DIGITS))
+    data = text.encode("utf-8", "surrogatepass")  # in it no other character has a byte of these
+    return len(data) - len(data.translate(None, _DIGITS))
 
 
 def luhn(digits: str) -> bool:
