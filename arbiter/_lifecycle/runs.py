@@ -194,10 +194,8 @@ class NodeRun:
     """The decision of a shadow constitution before the node."""
     model_checks: ModelChecks | None = None
     """The checkers of this node run that ask a model; None if nobody listens."""
-    is_told: bool = False
-    """True while listeners know of this attempt's begin and not of its end."""
-    told_item: HistoryItem
-    """The item that listeners were told of at the begin."""
+    told: HistoryItem | None = None
+    """The item that listeners were told of, while they know of this attempt's begin and not of its end."""
     _shadow_view: CausalHistory | None = None
     _isolated_config: RunnableConfig | None = None
     _inner: dict[str, tuple[int, Value, dict[str, RunFact]]] | None
@@ -290,13 +288,12 @@ class NodeRun:
         record = self.record
         settings = self.settings
         record.execution, record.position, record.records = execution, position, settings.records
-        self.is_told = True
-        self.told_item = item = HistoryItem(record)
+        self.told = item = HistoryItem(record)
         tell(settings.listeners, "began", item)
 
     def tell_ended(self) -> None:
         """Tell listeners how this attempt ended, and of its evaluations when all are done."""
-        self.is_told = False
+        told, self.told = self.told, None
         record, listeners = self.record, self.settings.listeners
         if record.status == "interrupted" and record.execution is not None:
             record.execution.outcome = "paused"
@@ -305,7 +302,7 @@ class NodeRun:
         tell(listeners, "ended", HistoryItem(record, self.reads))
         evaluations = record.evaluations
         if isinstance(evaluations, Evaluations):
-            evaluations.then(partial(tell, listeners, "judged", self.told_item))
+            evaluations.then(partial(tell, listeners, "judged", told))
 
     def own_input(self) -> Raised | None:
         """Make what the checkers looked at the node's own. Returns `Raised` if it cannot be copied.
@@ -357,7 +354,7 @@ class NodeRun:
         """
         if self._contract_config is None and (config := self.config) is not None:
             tags = [*(config.get("tags") or ()), "nostream"]
-            if self.is_told and self.settings.keeps_times:
+            if self.told is not None and self.settings.keeps_times:
                 self.model_checks = ModelChecks()
             callbacks: Callbacks = None if self.model_checks is None else [self.model_checks]
             self._contract_config = {**config, "callbacks": callbacks, "tags": tags}

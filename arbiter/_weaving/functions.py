@@ -134,7 +134,7 @@ class FunctionCall(NodeRun):
             self._remember()
 
     def _remember(self) -> None:
-        if self.is_told:
+        if self.told is not None:
             self.tell_ended()
         if self._execution is not None:
             end_call(self.settings, self._execution, self.record)

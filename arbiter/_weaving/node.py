@@ -388,7 +388,7 @@ class NodeAttempt(NodeRun):
         """End this attempt."""
         if self.entry is not None:
             bodies.discard(self.record.id)
-        if self.is_told and self.record.status != "completed" and self.redirect is None:
+        if self.told is not None and self.record.status != "completed" and self.redirect is None:
             self.tell_ended()  # it raised: no writer follows
 
     # The driver asks
@@ -466,7 +466,7 @@ class NodeAttempt(NodeRun):
             self._conf[STASH] = fact, self.record, channel
         elif fact is not None:
             self._commit(fact, channel)
-        if self.is_told:
+        if self.told is not None:
             self._tell_ended_later()
         return output if self.redirect is None else Redirect(output, self.redirect)
 
@@ -481,7 +481,7 @@ class NodeAttempt(NodeRun):
         """Commit the fact of a node whose subgraph raised a command; LangGraph runs the original writers with
         that command.
         """
-        if self.is_told:
+        if self.told is not None:
             self.tell_ended()
         if not self.node.core.keeps_facts:
             return
