@@ -65,7 +65,7 @@ from arbiter.errors import (
     RegistrationError,
     callers,
 )
-from arbiter.evaluation import EvaluatorCycle, NodeEvaluator
+from arbiter.evaluation import EvaluatorGroup, NodeEvaluator
 from arbiter.history._facts import KEEP
 from arbiter.history._items import RunHistory
 from arbiter.history._record import Described
@@ -418,16 +418,16 @@ class ArbiterOS:
 
         return register if function is None else register(function)
 
-    def add_evaluation_cycle(self, cycle: EvaluatorCycle) -> None:
+    def add_evaluation_cycle(self, cycle: EvaluatorGroup) -> None:
         """Run the evaluators that this cycle takes, such as the cognitive ones, in it. There can be only one
         cycle.
         """
         given: Any = cycle
-        if not isinstance(given, EvaluatorCycle):
+        if not isinstance(given, EvaluatorGroup):
             raise RegistrationError(
                 f"add_evaluation_cycle got {given!r:.80}; expected an arbiter.memory.EvaluationCycle."
             )
-        self._core.registry.add_cycle(given)
+        self._core.registry.add_group(given)
 
     def use(self, plugin: Plugin, config: Mapping[str, Any] | None = None) -> None:
         """Register everything in a plugin, or nothing if a part of it cannot be registered.
@@ -499,11 +499,11 @@ class ArbiterOS:
         return self._core.registry.registered(NodeEvaluator)
 
     @property
-    def evaluation_cycle(self) -> EvaluatorCycle | None:
+    def evaluation_cycle(self) -> EvaluatorGroup | None:
         """The cycle of the cognitive evaluators: the one that was added, else the default of the first such
         evaluator.
         """
-        return self._core.registry.cycle
+        return self._core.registry.group
 
     def add_advisor(self, advisor: Advisor) -> None:
         """Let this advisor add transient context to every call of the nodes to which it applies."""

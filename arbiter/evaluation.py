@@ -1,19 +1,20 @@
-"""Judging node runs: the `NodeEvaluator` contract, and the `EvaluatorCycle` that runs several evaluators
+"""Judging node runs: the `NodeEvaluator` contract, and the `EvaluatorGroup` that runs several evaluators
 together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from langchain_core.runnables import RunnableConfig
 
 from arbiter._contracts import Contract, TargetInstructions, TargetNodes, Targets
 from arbiter._values.parameters import Param, check_parameters
-from arbiter._values.states import freeze, is_whole
+from arbiter._values.states import is_whole
 from arbiter._values.versions import hash_of
 from arbiter.errors import RegistrationError
 from arbiter.history._items import History
@@ -22,11 +23,11 @@ from arbiter.verdicts import Evaluated, EvaluationResult, EvaluatorTrace
 
 __all__ = [
     "EvaluationResult",
-    "EvaluatorCycle",
+    "EvaluatorGroup",
     "EvaluatorTrace",
+    "FinishedRun",
+    "GroupOutcome",
     "NodeEvaluator",
-    "Turn",
-    "TurnOutcome",
 ]
 
 
@@ -80,6 +81,8 @@ class NodeEvaluator(Contract):
     concurrency: int = 1
     scale: tuple[float, float] = (0.0, 1.0)
     """The lowest and the highest `value_of` a result."""
+    group_type: ClassVar[type[EvaluatorGroup] | None] = None
+    """The group that runs it if none was added; None if it runs by itself."""
 
     @check_parameters
     def __init__(
@@ -125,49 +128,35 @@ class NodeEvaluator(Contract):
         """
         return self
 
-    def default_cycle(self) -> EvaluatorCycle | None:
-        """The cycle that runs this evaluator if none was added; None if it needs no cycle."""
-        return None
-
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Turn:
-    """A finished node run, as a cycle gets it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    """A finished node run, as a group of evaluators gets it."""
 
-    `history` is the view of the node, whose newest item is this run. `input` is the node's input state and
-    `output` its output, both read-only. `config` is the node's config without callbacks; it contains the
-    LangGraph runtime.
-    """
-
-    evaluators: Sequence[NodeEvaluator]
-    """The evaluators of the cycle that apply to the node, in the order of registration."""
     history: History
+    """The view of the node, whose newest item is this run."""
     input: Mapping[str, Any]
+    """The node's input state, read-only."""
     returned: Any
     """The object that the node returned.
 
     `begin` may give its messages the ids that LangGraph would give them a moment later; it may change nothing
     else.
     """
-    config: RunnableConfig | None
+    config: RunnableConfig | None = None
+    """The node's config without callbacks. It contains the LangGraph runtime."""
     saved: bool = True
     """True if a checkpointer keeps the state. Otherwise LangGraph gives a repeated message another id in each
     run.
     """
-    kept: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Data that `begin` keeps for `run`."""
-
-    @property
-    def output(self) -> Any:
-        return freeze(self.returned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnOutcome:
-    """The results of a turn. An evaluator in neither `results` nor `errors` has not run, and `trace` gives
+class GroupOutcome:
+    """The results of a group. An evaluator in neither `results` nor `errors` has not run, and `trace` gives
     the reason.
     """
 
@@ -178,36 +167,30 @@ class TurnOutcome:
     """When each evaluator that ran began and ended, in nanoseconds since 1970."""
 
 
-class EvaluatorCycle:
-    """Runs the evaluators that it takes together, and decides which of them run for a node run.
+class EvaluatorGroup:
+    """Runs evaluators of a node run together, for example with one question to a model for all of them.
 
-    An `ArbiterOS` has at most one. With `mode = "inline"` the outcome is complete before a router is called,
-    and is committed with the node's update. With `"background"` the node waits only if some code reads a
-    result.
+    Each evaluator is registered by itself, and keeps its name, targets and mode. An `ArbiterOS` has at most one
+    group. With `durable` a node run waits for its results, and they are committed with the node's update.
     """
 
-    mode: Literal["inline", "background"] = "inline"
+    durable: bool = False
 
     def takes(self, evaluator: NodeEvaluator) -> bool:
-        """True if this evaluator runs in the cycle instead of by itself."""
+        """True if this evaluator runs in the group instead of by itself."""
         raise NotImplementedError
 
     def check(self, evaluators: Sequence[NodeEvaluator]) -> None:
-        """Raise a `ConfigurationError` if these evaluators of the cycle cannot run together."""
+        """Raise a `ConfigurationError` if these evaluators of the group cannot be registered together."""
 
-    def begin(self, turn: Turn) -> None:
-        """Called on the node's own thread, before LangGraph gets the output. Save data that will not be
-        available later.
-        """
+    def begin(self, evaluators: Sequence[NodeEvaluator], finished: FinishedRun) -> Future[GroupOutcome]:
+        """Begin the evaluators that apply to a node run, in the order of registration.
 
-    async def run(self, turn: Turn) -> TurnOutcome:
-        """Run the turn, on an event loop of Arbiter's own. An exception counts as an error of all its
-        evaluators.
+        Called on the node's own thread, before LangGraph gets the output. So it may save data that will not be
+        available later, and must not do the work itself. An exception counts as an error of all of them.
         """
         raise NotImplementedError
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Do now what the cycle would do later, after its turns. Returns False if `timeout` seconds were too
-        short.
-        """
+        """Do now what the group would do later. Returns False if `timeout` seconds were too short."""
         return True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arbiter.advice import Advisor
-from arbiter.evaluation import EvaluatorCycle, NodeEvaluator
+from arbiter.evaluation import EvaluatorGroup, NodeEvaluator
 
 __all__ = ["Plugin"]
 
@@ -25,4 +25,4 @@ class Plugin:
     init: Callable[[Mapping[str, Any], Any], None] | None = None
     evaluators: Sequence[NodeEvaluator] = ()
     providers: Sequence[Advisor] = ()
-    cycle: EvaluatorCycle | None = None
+    cycle: EvaluatorGroup | None = None

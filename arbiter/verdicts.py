@@ -112,10 +112,10 @@ OTHER_TARGETS = "it is for other nodes"
 
 @dataclass(frozen=True, slots=True)
 class EvaluatorTrace:
-    """The account of one evaluator of a cycle in a node run, at `stage` "gate", "select" or "run".
+    """The account of one evaluator of a group in a node run, at a `stage` such as "gate", "select" or "run".
 
     `status` is the outcome: for example `ran`, `failed`, `timeout`, or, if the evaluator did not run,
-    `filtered`, `no_response`, `validate_false`, `not_selected`; `pending` while the cycle runs. `ms` is the
+    `filtered`, `no_response`, `validate_false`, `not_selected`; `pending` while the group runs. `ms` is the
     time that it took.
     """
 

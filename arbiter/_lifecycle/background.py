@@ -100,13 +100,12 @@ class Background:
                         idle, self._worker = 0, threading.current_thread()
 
     def _process(self, evaluations: Evaluations) -> None:
-        together = evaluations.together
-        if together is not None and not evaluations.done(together.queues[0]):
+        if (begun := evaluations.begun) is not None:
             with self._lock:
                 self._open += 1
-            evaluations.start_together().add_done_callback(lambda _: self._closed())
+            begun[0].add_done_callback(lambda _: self._closed())
         for at, queue in enumerate(evaluations.queues):
-            if evaluations.found[at] is not None or evaluations.in_cycle(queue):
+            if evaluations.found[at] is not None or queue in evaluations.members:
                 continue
             if queue.timing.inline:
                 queue.run(evaluations, at)
@@ -210,5 +209,5 @@ def _drain_all() -> None:
             are,
             _EXIT_SECONDS,
         )
-    # The turns that were waited for may have left something for later.
+    # The evaluations that were waited for may have left something for later.
     drain_held()

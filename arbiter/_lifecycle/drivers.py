@@ -242,7 +242,8 @@ _ANSWERS = frozenset({type(None), bool, str, tuple, list, dict, Verdict, Correct
 async def _aperform(op: Op, run: NodeRun) -> Any:
     if type(op) is Resolve:
         evaluations, queue = op.evaluations, op.queue
-        if evaluations.done(queue) or (queue.timing.inline and not queue.is_async):
+        is_quick = queue.timing.inline and not queue.is_async and queue not in evaluations.members
+        if evaluations.done(queue) or is_quick:
             return evaluations.resolve(queue)
         return await asyncio.wrap_future(start(partial(evaluations.resolve, queue), context=Context()))
     if type(op) is CallAll:

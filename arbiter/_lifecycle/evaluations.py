@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +39,7 @@ from arbiter._threads.deadlines import (
 )
 from arbiter._threads.forks import new_lock, renew_in_child
 from arbiter.errors import EvaluationError, MissingEvaluationError, Unscored, describe, nearest
-from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
+from arbiter.evaluation import EvaluatorGroup, FinishedRun, GroupOutcome, NodeEvaluator
 from arbiter.history._items import History
 from arbiter.history._results import Judgement, Lazy, Results
 from arbiter.models import judged_thread, usage_meter
@@ -70,7 +71,7 @@ class _Failure:
 
 
 class _NotRun:
-    """The cycle has not run that evaluator."""
+    """The group has not run that evaluator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,65 +347,6 @@ _FROM_THE_LOOP = (
 )
 
 
-class CycleRun:
-    """One turn of a cycle. It runs once, when some code reads the first of its results."""
-
-    __slots__ = ("__weakref__", "_fault", "_future", "_lock", "_trace", "cycle", "queues", "turn")
-
-    def __init__(self, cycle: EvaluatorCycle, turn: Turn, queues: tuple[EvaluatorQueue, ...]) -> None:
-        self.cycle = cycle
-        self.turn: Turn | None = turn
-        self.queues = queues
-        self._lock = new_lock()
-        self._future: Future[TurnOutcome] | None = None
-        self._trace: Sequence[EvaluatorTrace] = ()
-        self._fault: Exception | None = None
-        renew_in_child(self)
-
-    def renew(self) -> None:
-        """Fail after a fork: a turn that had begun runs in the parent process."""
-        if self._future is not None and not self._future.done():
-            self._future = Future()
-            self._future.set_exception(RuntimeError("the turn runs in the parent process"))
-
-    def begin(self) -> None:
-        """Let the cycle store what it needs before the turn. Never raises."""
-        assert self.turn is not None
-        try:
-            self.cycle.begin(self.turn)
-        except Exception as exc:
-            self._fault = exc
-
-    def start(self, key: int, settle: Callable[[TurnOutcome], None]) -> Future[TurnOutcome]:
-        """Run the turn unless it has begun. `settle` gets its outcome before any waiting reader."""
-        with self._lock:
-            if self._future is None:
-                stack = (*running.get(), *((queue, key) for queue in self.queues))
-                self._future = LOOP.submit(self._run(stack, settle))
-            return self._future
-
-    async def _run(self, stack: Stack, settle: Callable[[TurnOutcome], None]) -> TurnOutcome:
-        running.set(stack)
-        turn, self.turn = self.turn, None
-        assert turn is not None
-        try:
-            if self._fault is not None:
-                raise self._fault
-            outcome = await self.cycle.run(turn)
-        except BaseException as exc:  # also exceptions that would end the event loop
-            problem = f"{type(exc).__name__} in the cycle"
-            outcome = TurnOutcome(errors={queue.name: problem for queue in self.queues})
-        self._trace = tuple(outcome.trace)
-        settle(outcome)
-        return outcome
-
-    @property
-    def trace(self) -> Sequence[EvaluatorTrace]:
-        if self._trace or (self._future is not None and self._future.done()):
-            return self._trace  # known before the results are, which end the wait
-        return tuple(EvaluatorTrace(queue.name, "run", "pending") for queue in self.queues)
-
-
 _uncommitted: weakref.WeakSet[EvaluatorQueue] = weakref.WeakSet()
 """The evaluators of which `report_uncommitted` has told."""
 _unknown: set[str] = set()
@@ -419,15 +361,19 @@ class Evaluations(Lazy):
     failed is absent, and `errors` gives the reason.
     """
 
-    __slots__ = ("_after", "found", "queues", "read", "times", "together", "view")
+    __slots__ = ("_after", "_trace", "begun", "found", "members", "queues", "read", "times", "view")
 
     def __init__(
-        self, queues: tuple[EvaluatorQueue, ...], view: History, together: CycleRun | None = None
+        self, queues: tuple[EvaluatorQueue, ...], view: History, members: tuple[EvaluatorQueue, ...] = ()
     ) -> None:
         self.queues = queues
         self.view: History | None = view
         """The history that the evaluators see, until all are done."""
-        self.together = together
+        self.members = members
+        """The evaluators that the group runs."""
+        self.begun: tuple[Future[GroupOutcome], int] | None = None
+        """Their outcome, and the process that works on it, until it is done."""
+        self._trace: Sequence[EvaluatorTrace] | None = None
         self.found: list[Found | None] = [None] * len(queues)
         """The outcomes so far, in the order of the evaluators."""
         self._after: Callable[[], None] | None = None
@@ -455,40 +401,59 @@ class Evaluations(Lazy):
     def _resolved(self, queue: EvaluatorQueue, at: int) -> Found:
         if (outcome := self.found[at]) is not None:
             return outcome
-        return self._run_together(queue) if self.in_cycle(queue) else queue.run(self, at)
+        return self._finished(queue) if queue in self.members else queue.run(self, at)
 
-    def in_cycle(self, queue: EvaluatorQueue) -> bool:
-        """True if the cycle runs that evaluator together with others."""
-        return self.together is not None and queue in self.together.queues
+    def begin(self, group: EvaluatorGroup, finished: FinishedRun) -> None:
+        """Begin the evaluators of the group, on the node's own thread. Never raises."""
+        context = _own_context()
+        context.run(running.set, (*running.get(), *((queue, id(self)) for queue in self.members)))
+        try:
+            begun = context.run(group.begin, [queue.evaluator for queue in self.members], finished)
+        except Exception as exc:
+            begun = Future[GroupOutcome]()
+            begun.set_exception(exc)
+        self.begun = begun, os.getpid()
+        begun.add_done_callback(self._take)
 
-    def _run_together(self, queue: EvaluatorQueue) -> Found:
-        if (queue, id(self)) in running.get():
-            return _Failure(f"evaluator {queue.name!r} waits for its own turn")
-        if LOOP.is_here:
-            return _Failure(_FROM_THE_LOOP.format(queue.name))
-        self.start_together().result()
-        found = self.outcome(queue)
-        assert found is not None
-        return found
+    def _finished(self, queue: EvaluatorQueue) -> Found:
+        """The outcome of an evaluator of the group. Waits for the whole group."""
+        if not self.done(queue) and (queue, id(self)) in running.get():
+            return _Failure(f"evaluator {queue.name!r} waits for its own group")
+        if (begun := self.begun) is not None:
+            future, pid = begun
+            if pid != os.getpid() and not future.done():
+                future = Future[GroupOutcome]()
+                future.set_exception(RuntimeError("it runs in the parent process"))
+            if LOOP.is_here and not future.done():
+                return _Failure(_FROM_THE_LOOP.format(queue.name))
+            wait((future,))
+            self._take(future)  # the callback may do it later than a reader needs it
+        return self.outcome(queue) or _Failure(f"the group of evaluator {queue.name!r} has not begun")
 
-    def start_together(self) -> Future[TurnOutcome]:
-        """Run the turn of the cycle unless it has begun."""
-        assert self.together is not None
-        return self.together.start(id(self), self._settle)
+    def _take(self, begun: Future[GroupOutcome]) -> None:
+        """Take over the outcomes of the group, which is done."""
+        try:
+            outcome, trace = begun.result(), tuple(begun.result().trace)
+        except BaseException as exc:  # also SystemExit, as of any evaluator
+            problem = f"{type(exc).__name__} in the group"
+            outcome, trace = GroupOutcome(errors={queue.name: problem for queue in self.members}), ()
+        self._settle(outcome, trace)
 
-    def _settle(self, outcome: TurnOutcome) -> None:
-        assert self.together is not None
-        for queue in self.together.queues:
+    def _settle(self, outcome: GroupOutcome, trace: Sequence[EvaluatorTrace] = ()) -> None:
+        self._trace = trace
+        for queue in self.members:
             if not self.done(queue):
                 self.found[self.queues.index(queue)] = _settled(queue.name, outcome)
         if self.times is not None:
             self.times.update(outcome.times)
+        self.begun = None
         self.let_go()
 
     @property
     def trace(self) -> Sequence[EvaluatorTrace]:
-        """The cycle's work so far."""
-        return () if self.together is None else self.together.trace
+        """The stages of the group's evaluators so far."""
+        pending = (EvaluatorTrace(queue.name, "run", "pending") for queue in self.members)
+        return tuple(pending) if self._trace is None else self._trace
 
     def resolve_all(self) -> None:
         for queue in self.queues:
@@ -510,7 +475,7 @@ class Evaluations(Lazy):
     def know(self, results: Mapping[str, EvaluationResult], *, settled: bool = False) -> None:
         """Set results that were found before, so that their evaluators do not run again.
 
-        With `settled`, the evaluators of the cycle that gave no result do not run either.
+        With `settled`, the evaluators of the group that gave no result do not run either.
         """
         parts: dict[EvaluatorQueue, dict[str, EvaluationResult]] = {}
         for name, found in results.items():
@@ -521,8 +486,8 @@ class Evaluations(Lazy):
                 parts.setdefault(queue, {})[name] = found
         for queue, several in parts.items():  # all of them: they are read together
             self.found[self.queues.index(queue)] = _Parts(several, _NOTHING)
-        if settled and self.together is not None:
-            self._settle(TurnOutcome())
+        if settled and self.members:
+            self._settle(GroupOutcome())
         self.let_go()
 
     def queue(self, name: object) -> EvaluatorQueue | None:
@@ -564,10 +529,7 @@ class Evaluations(Lazy):
         queue = self.queue(name)
         if queue is None:
             return None
-        if not self.done(queue) and self.in_cycle(queue):
-            if (queue, id(self)) not in running.get():
-                await asyncio.wrap_future(self.start_together())
-        elif not self.done(queue) and not queue.timing.inline:
+        if not self.done(queue) and (queue in self.members or not queue.timing.inline):
             await asyncio.wrap_future(start(lambda: self.resolve(queue), context=_own_context()))
         return self.get(name)
 
@@ -576,7 +538,7 @@ class Evaluations(Lazy):
         for at, queue in enumerate(self.queues):
             if queue.name == name:
                 if (outcome := self.found[at]) is None:
-                    outcome = queue.run(self, at) if self.together is None else self._resolved(queue, at)
+                    outcome = self._resolved(queue, at) if self.members else queue.run(self, at)
                 return outcome if isinstance(outcome, EvaluationResult) else None
         return self.parts(name).get(name)
 
@@ -704,7 +666,7 @@ class Evaluations(Lazy):
         return f"<evaluations {', '.join(states)}>"
 
 
-def _settled(name: str, outcome: TurnOutcome) -> Found:
+def _settled(name: str, outcome: GroupOutcome) -> Found:
     if (problem := outcome.errors.get(name)) is not None:
         late = any(part.name == name and part.status == "timeout" for part in outcome.trace)
         return _Failure(problem, "timeout" if late else "error")
@@ -839,7 +801,3 @@ class ReadEvaluations(Lazy):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-# Evaluations that are not done when the interpreter ends are lost, because no checkpoint has them. The same
-# is true of a cycle's unwritten results.

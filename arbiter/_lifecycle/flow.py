@@ -17,7 +17,7 @@ from arbiter._lifecycle.asking import begin_approved, keep_approved
 from arbiter._lifecycle.checking import check, check_output
 from arbiter._lifecycle.correcting import audit_draft, correct
 from arbiter._lifecycle.escalating import escalate, kept_output, pending_question_in
-from arbiter._lifecycle.evaluations import CycleRun, Evaluations, ReadEvaluations
+from arbiter._lifecycle.evaluations import Evaluations, ReadEvaluations
 from arbiter._lifecycle.observing import note_spent, observe
 from arbiter._lifecycle.outcomes import denied, end, note_output, output_refused
 from arbiter._lifecycle.requests import BODY, Ended, Raised, ReadCheckpoint, Resolve, Steps, Stopped
@@ -33,7 +33,7 @@ from arbiter._lifecycle.shadowing import (
 from arbiter._lifecycle.stops import held_back, note_stops
 from arbiter._values.states import as_state, freeze
 from arbiter.errors import describe
-from arbiter.evaluation import Turn
+from arbiter.evaluation import EvaluatorGroup, FinishedRun
 from arbiter.verdicts import EvaluationResult
 
 
@@ -169,8 +169,7 @@ def _handed_up(run: NodeRun, raised: Raised) -> Any:
 
 def _begin_evaluations(run: NodeRun, output: Any) -> ReadEvaluations:
     plan = run.plan
-    together = _turn(run, output) if plan.members else None
-    evaluations = run.record.evaluations = Evaluations(plan.queues, run.view, together)
+    evaluations = run.record.evaluations = Evaluations(plan.queues, run.view, plan.members)
     if run.settings.keeps_times:
         evaluations.times = {}
     reads = ReadEvaluations(evaluations, plan.audited, plan.known)
@@ -182,6 +181,15 @@ def _begin_evaluations(run: NodeRun, output: Any) -> ReadEvaluations:
         }
         evaluations.know(known, settled=True)
         reads.read.update(known)
+    elif plan.members:
+        finished = FinishedRun(
+            history=run.view,
+            input=freeze(as_state(run.input if run.given is None else run.given)),
+            returned=output,
+            config=run.contract_config,
+            saved=run.is_saved,
+        )
+        evaluations.begin(cast(EvaluatorGroup, plan.group), finished)
     return reads
 
 
@@ -205,24 +213,6 @@ def _kept_back(run: NodeRun, output: Any) -> Steps:
     if run.plan.output_checkers:
         return (yield from check_output(run, output))
     return None
-
-
-def _turn(run: NodeRun, output: Any) -> CycleRun:
-    """The cycle's turn for this node run."""
-    plan = run.plan
-    assert plan.cycle is not None
-    turn = Turn(
-        evaluators=tuple(queue.evaluator for queue in plan.members),
-        history=run.view,
-        input=freeze(as_state(run.input if run.given is None else run.given)),
-        returned=output,
-        config=run.contract_config,
-        saved=run.is_saved,
-    )
-    together = CycleRun(plan.cycle, turn, plan.members)
-    if run.pending_question is None:
-        together.begin()
-    return together
 
 
 def _not_replaced(run: NodeRun, answer: Raised) -> Raised | None:

@@ -32,8 +32,6 @@ def note_output(run: NodeRun, output: Any) -> None:
     record.status = "completed"
     if record.drafts:
         record.drafts = ()
-    if run.plan.not_targeted:
-        record.not_targeted = run.plan.not_targeted
 
 
 def input_refused(run: NodeRun) -> str | None:

@@ -16,7 +16,7 @@ from arbiter._threads.deadlines import EventLoop, InlineTiming
 from arbiter._threads.forks import new_lock
 from arbiter.advice import Advisor, CorrectionGate
 from arbiter.errors import RegistrationError, nearest, with_article
-from arbiter.evaluation import EvaluatorCycle, NodeEvaluator
+from arbiter.evaluation import EvaluatorGroup, NodeEvaluator
 from arbiter.history._items import History
 from arbiter.history._record import Described
 from arbiter.instructions import Instruction
@@ -74,15 +74,13 @@ class Plan:
     advisors: tuple[Registration[Advisor], ...] = ()
     gate: Registration[CorrectionGate] | None = None
     queues: tuple[EvaluatorQueue, ...] = ()
-    cycle: EvaluatorCycle | None = None
+    group: EvaluatorGroup | None = None
     members: tuple[EvaluatorQueue, ...] = ()
-    """The evaluators that the cycle runs together."""
-    not_targeted: tuple[str, ...] = ()
-    """Evaluators of the cycle that do not apply to the node."""
+    """Those of them that the group runs."""
     awaited: tuple[EvaluatorQueue, ...] = ()
     """Evaluators whose results are always committed.
 
-    These are durable ones, those by which attempts are compared, and those of a cycle that runs inline.
+    These are durable ones, those by which attempts are compared, and those of a durable group.
     """
     audited: frozenset[str] = frozenset()
     """Evaluators in audit mode: routers and checkers do not see their results."""
@@ -146,8 +144,8 @@ class Registry:
         self.shadow: Registry | None = None
         self.rules: Described | None = None
         """The constitution in force."""
-        self.cycle: EvaluatorCycle | None = None
-        self._cycle_was_added = False
+        self.group: EvaluatorGroup | None = None
+        self._group_was_added = False
 
     @property
     def empty(self) -> bool:
@@ -170,7 +168,7 @@ class Registry:
         """
         draft = Registry()
         with self._lock:
-            draft.cycle = self.cycle
+            draft.group = self.group
             for contract in (*new, *(c for c in self._contracts() if c not in old)):
                 draft._add(contract)
             draft.advisors, draft.gates = list(self.advisors), list(self.gates)
@@ -185,7 +183,7 @@ class Registry:
             self.checkers = _keeping(self.checkers, draft.checkers)
             self.routers = _keeping(self.routers, draft.routers)
             self.output_checkers = _keeping(self.output_checkers, draft.output_checkers)
-            self.cycle = draft.cycle
+            self.group = draft.group
             self.version += 1
 
     def _contracts(self) -> list[Contract]:
@@ -208,20 +206,21 @@ class Registry:
         with self._lock:
             self._add(contract)
 
-    def add_cycle(self, cycle: EvaluatorCycle) -> None:
-        """Set the cycle, which runs the evaluators that it takes."""
+    def add_group(self, group: EvaluatorGroup) -> None:
+        """Set the group, which runs the evaluators that it takes."""
         with self._lock:
-            if self._cycle_was_added and cycle is not self.cycle:
+            if self._group_was_added and group is not self.group:
                 raise RegistrationError(
-                    f"an evaluation cycle is registered already ({type(self.cycle).__name__}); "
+                    f"a group of evaluators is registered already ({type(self.group).__name__}); "
                     "there is one at most."
                 )
-            self._check_members(cycle, [queue.evaluator for queue in self.evaluators])
-            self.cycle, self._cycle_was_added = cycle, True
+            self._check_group(group)
+            self.group, self._group_was_added = group, True
             self.version += 1
 
-    def _check_members(self, cycle: EvaluatorCycle, evaluators: Sequence[NodeEvaluator]) -> None:
-        cycle.check([evaluator for evaluator in evaluators if cycle.takes(evaluator)])
+    def _check_group(self, group: EvaluatorGroup, *new: NodeEvaluator) -> None:
+        evaluators = (*(queue.evaluator for queue in self.evaluators), *new)
+        group.check([evaluator for evaluator in evaluators if group.takes(evaluator)])
 
     def registered(self, kind: type[T]) -> tuple[T, ...]:
         """The contracts of that kind, in the order of registration."""
@@ -283,10 +282,12 @@ class Registry:
             case PolicyRouter():
                 self.routers.append(Registration.of(contract))
             case NodeEvaluator():
-                cycle = self.cycle or contract.default_cycle()
-                if cycle is not None:
-                    self._check_members(cycle, [*(queue.evaluator for queue in self.evaluators), contract])
-                self.cycle = cycle
+                group = self.group
+                if group is None and contract.group_type is not None:
+                    group = contract.group_type()
+                if group is not None:
+                    self._check_group(group, contract)
+                self.group = group
                 self.evaluators.append(EvaluatorQueue(contract, self._loop))
             case Advisor():
                 self.advisors.append(Registration.of(contract))
@@ -332,11 +333,9 @@ class Registry:
                 for queue in self.evaluators
                 if queue.evaluator.mode != "off" and queue.evaluator.applies_to(node, instruction)
             )
-            cycle = self.cycle
-            members = (
-                () if cycle is None else tuple(queue for queue in queues if cycle.takes(queue.evaluator))
-            )
-            inline = cycle is not None and cycle.mode == "inline"
+            group = self.group
+            members = () if group is None else tuple(q for q in queues if group.takes(q.evaluator))
+            waited = members if group is not None and group.durable else ()
             compared = {
                 registration.contract.best_by
                 for registration in routers
@@ -365,18 +364,10 @@ class Registry:
                     queue
                     for queue in queues
                     if queue.evaluator.enforced
-                    and (queue.evaluator.durable or queue.name in owners or (inline and queue in members))
+                    and (queue.evaluator.durable or queue.name in owners or queue in waited)
                 ),
-                cycle=cycle,
+                group=group,
                 members=members,
-                not_targeted=tuple(
-                    queue.name
-                    for queue in self.evaluators
-                    if cycle is not None
-                    and queue not in queues
-                    and queue.evaluator.mode != "off"
-                    and cycle.takes(queue.evaluator)
-                ),
                 known=tuple(queue.name for queue in self.evaluators),
                 audited=frozenset(queue.name for queue in queues if not queue.evaluator.enforced),
                 routers=plain,

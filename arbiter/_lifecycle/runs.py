@@ -230,7 +230,7 @@ class NodeRun:
         self.may_have_asked = False
         self.handlers = ()
         self._inner = None
-        self.view = CausalHistory(past, record, run, plan.cycle, states=self.states)
+        self.view = CausalHistory(past, record, run, plan.group, states=self.states)
         self.item = self.view.item
         if settings.clock is not time.time:
             self.view.clock = settings.clock

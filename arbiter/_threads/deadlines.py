@@ -292,8 +292,8 @@ class EventLoop:
         self._thread: threading.Thread | None = None
         renew_in_child(self)
 
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the loop, in an empty context.
+    def submit(self, coroutine: Coroutine[Any, Any, T], context: Context | None = None) -> Future[T]:
+        """Run a coroutine on the loop, in that context, by default an empty one.
 
         So it neither sees nor keeps alive the caller's context, such as a graph's run.
         """
@@ -306,7 +306,7 @@ class EventLoop:
                     target=_run_loop, args=(self._loop,), name="arbiter-loop", daemon=True
                 )
                 self._thread.start()
-            return Context().run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
+            return (context or Context()).run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
 
     @property
     def is_here(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self, overload
 
 from arbiter._values.copies import Copier, for_deep_copy, for_pickle
 from arbiter.history._facts import KEEP_TALLIES, RunFact
-from arbiter.history._items import Cycle, History, HistoryItem, ToolsOf, copied, matches, traced
+from arbiter.history._items import History, HistoryItem, ToolsOf, copied, matches, traced
 from arbiter.history._past import Past, Tally
 from arbiter.history._record import NOTHING, Record, States, evaluations_from, instruction_of, record_from
 from arbiter.history._results import Lazy, Results
@@ -57,7 +57,7 @@ class CausalHistory(History):
         past: Past,
         record: Record,
         run: _Run,
-        cycle: Cycle | None = None,
+        group: object = None,
         *,
         tallies: str = "",
         evaluations: Mapping[str, EvaluationResult] | None = None,
@@ -69,11 +69,11 @@ class CausalHistory(History):
         self._run = run
         self.entries = _CausalEntries(past, own, run)
         self._tallies = tallies
-        self._cycle = cycle
+        self._group = group
 
     @property
-    def cycle(self) -> Cycle | None:
-        return self._cycle
+    def group(self) -> object:
+        return self._group
 
     @property
     def past(self) -> Past:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 from arbiter._values.copies import DICT, DICTS, Copier, Exported, for_deep_copy, for_pickle, jsonable
 from arbiter._values.states import FrozenDict, SeenDict, View
@@ -38,7 +38,7 @@ from arbiter.history._record import (
 )
 from arbiter.history._results import Results, settled
 from arbiter.instructions import Instruction, find_instruction
-from arbiter.verdicts import OTHER_TARGETS, EvaluationResult, EvaluatorTrace, Outcome, Verdict
+from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Outcome, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -206,17 +206,14 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
 
     @property
     def evaluator_trace(self) -> Sequence[EvaluatorTrace]:
-        """The stages that a cycle went through for each evaluator; those that did not run are listed with the
+        """The stages that the evaluators of a group went through; those that did not run are listed with the
         reason.
 
-        Does not wait: while the cycle runs, evaluators are `pending`. Empty if another process restored the
+        Does not wait: while a group runs, its evaluators are `pending`. Empty if another process restored the
         history.
         """
         trace: Sequence[EvaluatorTrace] = getattr(self._record.evaluations, "trace", ())
-        if not self._record.not_targeted:
-            return trace
-        others = self._record.not_targeted
-        return (*trace, *(EvaluatorTrace(name, "gate", "filtered", 0.0, OTHER_TARGETS) for name in others))
+        return trace
 
     @property
     def error(self) -> str | None:
@@ -415,8 +412,8 @@ class History(Exported, method="to_dicts", returns=DICTS):
         return datetime.fromtimestamp(self.clock(), UTC)
 
     @property
-    def cycle(self) -> Cycle | None:
-        """The `ArbiterOS`'s cycle of evaluators in the view of a node run; None in any other history."""
+    def group(self) -> object:
+        """The `ArbiterOS`'s group of evaluators in the view of a node run; None in any other history."""
         return None
 
     @property
@@ -657,11 +654,3 @@ def _nested_first(groups: Mapping[tuple[str, int], Sequence[Record]]) -> list[Se
     for key in roots:
         lay(key)
     return ordered
-
-
-class Cycle(Protocol):
-    """The part of `arbiter.evaluation.EvaluatorCycle` that a view passes on. A `Turn` begins it and runs it."""
-
-    def begin(self, turn: Any) -> None: ...
-
-    async def run(self, turn: Any) -> Any: ...

@@ -184,8 +184,6 @@ class Record:
     notes: Mapping[str, str]
     corrections: tuple[str, ...]
     gating: Mapping[str, Any]
-    not_targeted: tuple[str, ...]
-    """Evaluators of a cycle that do not apply to the node."""
     tallies: Mapping[str, Mapping[str, float | None]]
     raw: Any
     """The output itself, kept while a router may still need it."""
@@ -231,7 +229,7 @@ class Record:
         self.status = "running"
         self.output = self.checks = self.routes = self.evaluations = self.errors = self.notes = NOTHING
         self.gating = self.tallies = NOTHING
-        self.corrections = self.not_targeted = self.error_types = ()
+        self.corrections = self.error_types = ()
         self.raw = self.error = self.redirected_to = self.redirected_by = self.account = None
 
     @property

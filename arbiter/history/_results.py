@@ -15,7 +15,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 class Judgement(NamedTuple):
     """One evaluation that is done: its result, or the problem that left it without one.
 
-    Both are None for an evaluator of a cycle that was not run.
+    Both are None for an evaluator of a group that was not run.
     """
 
     name: str

@@ -48,7 +48,6 @@ class Parts(NamedTuple):
     errors: Mapping[str, str]
     notes: Mapping[str, str]
     corrections: tuple[str, ...]
-    not_targeted: tuple[str, ...]
     error: str | None
     error_types: tuple[str, ...]
     redirected_to: str | None
@@ -319,8 +318,6 @@ def _add_texts(contents: dict[str, Any], parts: Parts) -> None:
     if parts.error is not None:
         contents["error"] = parts.error[:TEXT]
         contents["error_types"] = [*parts.error_types]
-    if parts.not_targeted:
-        contents["not_targeted"] = [*parts.not_targeted]
     if parts.corrections:
         contents["corrections"] = [text[:TEXT] for text in parts.corrections]
 
@@ -359,7 +356,7 @@ def add_judgements(event: Event, done: Iterable[Judgement], read: Collection[str
 
 
 def _stages(trace: Sequence[EvaluatorTrace], done: Iterable[Judgement]) -> dict[str, Any]:
-    """The stages of the cycle that some of these evaluators were in, for the contents of an event."""
+    """The stages that some of these evaluators were in, for the contents of an event."""
     if {part.name for part in trace}.isdisjoint(each.name for each in done):
         return {}
     return {"trace": [[part.name, part.stage, part.status, part.ms, part.detail[:TEXT]] for part in trace]}

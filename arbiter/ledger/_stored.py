@@ -113,7 +113,6 @@ def record_of(
     record.errors = dict(found.get("errors") or {})
     record.error = found.get("error")
     record.error_types = tuple(found.get("error_types") or ())
-    record.not_targeted = tuple(found.get("not_targeted") or ())
     record.corrections = tuple(found.get("corrections") or ())
     record.gating = state_of(found.get("gating"))
     results: dict[str, EvaluationResult] = {}

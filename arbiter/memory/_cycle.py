@@ -14,6 +14,8 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,10 +26,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.store.base import BaseStore
 
+from arbiter._threads.deadlines import LOOP
 from arbiter._threads.forks import renew_in_child
 from arbiter._values.states import as_state, freeze
 from arbiter.errors import ConfigurationError, RegistrationError
-from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
+from arbiter.evaluation import EvaluatorGroup, FinishedRun, GroupOutcome, NodeEvaluator
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, RunHistory
 from arbiter.memory._characters import Character
@@ -46,6 +49,7 @@ from arbiter.memory._telling import NO_CYCLE, NO_MODEL, NO_STORE, Told
 from arbiter.memory._turns import (
     MessageIds,
     Place,
+    Turn,
     ambient,
     as_messages,
     given,
@@ -67,7 +71,7 @@ from arbiter.memory.providers._provider import ProviderContext, query_of
 from arbiter.memory.selection import Strategy, check_selectable, normal, select
 from arbiter.memory.stores import LockProvider, MemoryStore
 from arbiter.models import ChatModel, model_of
-from arbiter.verdicts import EvaluationResult, EvaluatorTrace
+from arbiter.verdicts import OTHER_TARGETS, EvaluationResult, EvaluatorTrace
 
 if TYPE_CHECKING:
     from arbiter.memory._recollection import Memory
@@ -90,7 +94,7 @@ class _Said:
     added: Set[str | None]
 
 
-class EvaluationCycle(EvaluatorCycle):
+class EvaluationCycle(EvaluatorGroup):
     """Runs the cognitive evaluators of an `ArbiterOS`, and holds what they share.
 
     `store` keeps their memories: any LangGraph `BaseStore`; by default the store that the graph was compiled
@@ -164,6 +168,7 @@ class EvaluationCycle(EvaluatorCycle):
         text("agent_id", agent_id)
         text("messages_key", messages_key)
         self.mode = mode
+        self.durable = mode == "inline"
         self.selector: Strategy = selector
         self.on_selector_error: Literal["all", "none"] = on_selector_error
         self.conversation_length = conversation_length
@@ -245,33 +250,43 @@ class EvaluationCycle(EvaluatorCycle):
             check_selectable([e for e in evaluators if isinstance(e, CognitiveEvaluator)])
         self._members = tuple(evaluators)
 
-    def begin(self, turn: Turn) -> None:
-        new_messages = written(turn.returned, self.messages_key)
+    def begin(self, evaluators: Sequence[NodeEvaluator], finished: FinishedRun) -> Future[GroupOutcome]:
+        return LOOP.submit(self._run_turn(self._new_turn(evaluators, finished)), copy_context())
+
+    def _new_turn(self, evaluators: Sequence[NodeEvaluator], finished: FinishedRun) -> Turn:
+        """The turn of these evaluators, with all that is not there later."""
+        new_messages = written(finished.returned, self.messages_key)
         name_messages(new_messages)
-        runtime = runtime_of(turn.config)
-        if scope := _scope(place_of(turn.config, runtime)):
-            self._keeps_ids[scope] = turn.saved
+        runtime = runtime_of(finished.config)
+        if scope := _scope(place_of(finished.config, runtime)):
+            self._keeps_ids[scope] = finished.saved
             self._keeps_ids.move_to_end(scope)
             if len(self._keeps_ids) > _REMEMBERED:
                 self._keeps_ids.popitem(last=False)
-        turn.kept.update(
+        return Turn(
+            evaluators=evaluators,
+            run=finished,
             ended_at=self.clock(),
             runtime=runtime,
-            input=turn.input,
-            messages=given(turn.input, self.messages_key),
+            messages=given(finished.input, self.messages_key),
             new_messages=new_messages,
         )
 
-    async def run(self, turn: Turn) -> TurnOutcome:
-        place = place_of(turn.config, turn.kept["runtime"])
-        # Before the first wait: turns of a room keep the order in which they ended.
-        async with self._turn_of(place.thread_id or self._room_of_run(_run_of(turn.history))):
-            ctx = await self._context_of(turn)
-            with ambient(turn.config):
-                await self._empty_bins(ctx)
-                outcome = await self._run(turn.evaluators, ctx)
-            self._quiet.heard(ctx, self._left(turn.evaluators, ctx, outcome))
-            return outcome
+    async def _run_turn(self, turn: Turn) -> GroupOutcome:
+        """Take a turn through the stages, on Arbiter's own event loop. Never raises."""
+        try:
+            # Before the first wait: turns of a room keep the order in which they ended.
+            async with self._turn_of(turn.place.thread_id or self._room_of_run(_run_of(turn.run.history))):
+                ctx = await self._context_of(turn)
+                with ambient(turn.run.config):
+                    await self._empty_bins(ctx)
+                    outcome = await self._run(turn.evaluators, ctx)
+                self._quiet.heard(ctx, self._left(turn.evaluators, ctx, outcome))
+                return outcome
+        except BaseException as exc:  # also exceptions that would end the event loop
+            # Without its text, which may quote what somebody said.
+            problem = f"{type(exc).__name__} in the cycle"
+            return GroupOutcome(errors={evaluator.name: problem for evaluator in turn.evaluators})
 
     async def _context_of(self, turn: Turn) -> EvalContext:
         said = await self._said(turn)
@@ -422,15 +437,14 @@ class EvaluationCycle(EvaluatorCycle):
         """A thread as another process knows it."""
         configurable = {"thread_id": thread_id, **({} if user_id is None else {"user_id": user_id})}
         now = self.clock()
-        turn = Turn(
-            evaluators=(),
+        run = FinishedRun(
             history=RunHistory([stub("process", "process", now.timestamp())], {}),
             input={self.messages_key: [*messages]},
             returned=None,
             config={"configurable": configurable},
+            saved=self._keeps_ids.get(thread_id, True),
         )
-        turn.saved = self._keeps_ids.get(thread_id, True)
-        turn.kept.update(ended_at=now, runtime=None, input=turn.input, messages=[*messages], new_messages=[])
+        turn = Turn(evaluators=(), run=run, ended_at=now, runtime=None, messages=[*messages], new_messages=[])
         ctx = await self._context_of(turn)
         ctx.did_respond = ctx.quiet = True
         # The same messages are the same turn, whichever process counts them.
@@ -475,7 +489,7 @@ class EvaluationCycle(EvaluatorCycle):
         return max(((at - now).total_seconds() for at in waits if at > now), default=None)
 
     def _left(
-        self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext, outcome: TurnOutcome
+        self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext, outcome: GroupOutcome
     ) -> list[CognitiveEvaluator]:
         """The evaluators that have left something unread in this turn, as far as its results show."""
         skipped = {part.name for part in outcome.trace if part.status == "not_selected"}
@@ -496,7 +510,7 @@ class EvaluationCycle(EvaluatorCycle):
 
     # The stages
 
-    async def _run(self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext) -> TurnOutcome:
+    async def _run(self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext) -> GroupOutcome:
         trace: dict[str, EvaluatorTrace] = {}
         passed = await self._gate(evaluators, ctx, trace)
         chosen, remarks = await self._select(passed, ctx, trace)
@@ -516,7 +530,12 @@ class EvaluationCycle(EvaluatorCycle):
             if name in errors and self.mode == "background":
                 _log.warning("evaluator %r failed in the background: %s", name, errors[name])
         ordered = [trace[evaluator.name] for evaluator in evaluators if evaluator.name in trace]
-        return TurnOutcome(results=results, errors=errors, trace=(*remarks, *ordered), times=times)
+        others = [
+            EvaluatorTrace(evaluator.name, "gate", "filtered", 0.0, OTHER_TARGETS)
+            for evaluator in self._members
+            if evaluator.mode != "off" and not evaluator.applies_to(ctx.node, ctx.instruction)
+        ]
+        return GroupOutcome(results=results, errors=errors, trace=(*remarks, *ordered, *others), times=times)
 
     def _tell(self, name: str, ctx: EvalContext, done: Called | None = None) -> None:
         """Warn, once for each cause, of models and stores that an evaluator lacked or could not reach."""
@@ -599,38 +618,36 @@ class EvaluationCycle(EvaluatorCycle):
     # The context of a turn
 
     async def _said(self, turn: Turn) -> _Said:
-        place = place_of(turn.config, turn.kept["runtime"])
-        scope = _scope(place) or self._room_of_run(_run_of(turn.history))
-        found = (*turn.kept["messages"], *turn.kept["new_messages"])
-        has_ids = turn.saved and all(isinstance(part, BaseMessage) and part.id for part in found)
-        store = self._store_of(turn.kept["runtime"])
-        ids = MessageIds(scope, kept=turn.saved, key=b"" if has_ids else await self._key(store))
-        before = as_messages(turn.kept["messages"], ids)
-        new = as_messages(turn.kept["new_messages"], ids)
+        scope = _scope(turn.place) or self._room_of_run(_run_of(turn.run.history))
+        found = (*turn.messages, *turn.new_messages)
+        saved = turn.run.saved
+        has_ids = saved and all(isinstance(part, BaseMessage) and part.id for part in found)
+        store = self._store_of(turn.runtime)
+        ids = MessageIds(scope, kept=saved, key=b"" if has_ids else await self._key(store))
+        before = as_messages(turn.messages, ids)
+        new = as_messages(turn.new_messages, ids)
         added = {part.id for part in new} - {part.id for part in before}
         return _Said(messages=merged(before, new), new=new, added=added)
 
     def _context(
         self, turn: Turn, said: _Said, named: Sequence[Entity], strangers: Mapping[str, str]
     ) -> EvalContext:
-        kept, config = turn.kept, turn.config
-        runtime = kept["runtime"]
-        item = turn.history.item
-        place = place_of(config, runtime)
+        run, runtime, place = turn.run, turn.runtime, turn.place
+        config, item = run.config, run.history.item
         run_key = ":".join(
             (place.thread_id or "", place.checkpoint_id or secrets.token_hex(16), item.node, item.id)
         )
         speakers = self._speakers(place, named)
         messages = heard(said.messages, speakers)
-        room_id, entity_id = self._where(place, turn.history, newest_human(messages))
+        room_id, entity_id = self._where(place, run.history, newest_human(messages))
         messages = marked(messages, strangers) if strangers else messages
         message = newest_human(messages)
         return EvalContext(
-            history=turn.history,
+            history=run.history,
             item=item,
             instruction=item.instruction,
             node=item.node,
-            state=freeze(state_of(kept["input"], turn.returned, self.messages_key, messages)),
+            state=freeze(state_of(run.input, run.returned, self.messages_key, messages)),
             messages=messages,
             new_messages=[part for part in messages if part.id in said.added],
             message=message,
@@ -650,7 +667,7 @@ class EvaluationCycle(EvaluatorCycle):
             clock=self.clock,
             emit=_silent if runtime is None else _carefully(runtime.stream_writer),
             run_key=run_key,
-            ended_at=kept["ended_at"],
+            ended_at=turn.ended_at,
             budget=self._budget(turn, message),
             fact_rules=self.fact_rules,
             speakers=speakers,
@@ -659,12 +676,12 @@ class EvaluationCycle(EvaluatorCycle):
 
     async def _strangers(self, turn: Turn, said: _Said, named: Sequence[Entity]) -> Mapping[str, str]:
         """The names of people without an id in a turn's messages, with ids for this turn. Warns once."""
-        place, runtime = place_of(turn.config, turn.kept["runtime"]), turn.kept["runtime"]
+        place = turn.place
         if not any(isinstance(part, HumanMessage) and part.name for part in said.messages):
             return {}
         messages = heard(said.messages, self._speakers(place, named))
-        room_id, entity_id = self._where(place, turn.history, newest_human(messages))
-        store = self._store_of(runtime)
+        room_id, entity_id = self._where(place, turn.run.history, newest_human(messages))
+        store = self._store_of(turn.runtime)
         entities = (*named, Entity(id=self.agent_id, names=(self.character.name,), is_agent=True))
         try:
             rooms, given = None, list[str]()
@@ -718,7 +735,7 @@ class EvaluationCycle(EvaluatorCycle):
 
     def _budget(self, turn: Turn, message: BaseMessage | None) -> CallBudget:
         """The budget of the message that is being answered; nodes that answer the same message share it."""
-        key = (_run_of(turn.history), None if message is None else message.id)
+        key = (_run_of(turn.run.history), None if message is None else message.id)
         found = self._budgets.get(key)
         if found is None:
             found = self._budgets[key] = CallBudget(self.max_llm_calls_per_turn)
@@ -736,10 +753,10 @@ class EvaluationCycle(EvaluatorCycle):
         If the store cannot be read, its entities are left out and a warning is logged: evaluators that need
         the store report the failure themselves.
         """
-        store = self._store_of(turn.kept["runtime"])
+        store = self._store_of(turn.runtime)
         if store is None:
             return self.entities
-        place = place_of(turn.config, turn.kept["runtime"])
+        place = turn.place
         speakers = (speaker_said(message) for message in messages)
         ids = {id for id in (self.agent_id, place.entity_id, *speakers) if id is not None}
         last = Shown(window(messages, 2 * self.conversation_length))
@@ -784,7 +801,7 @@ class _DefaultCycle(EvaluationCycle):
     """The cycle of an `ArbiterOS` to which none was added."""
 
 
-CognitiveEvaluator.cycle_type = _DefaultCycle
+CognitiveEvaluator.group_type = _DefaultCycle
 
 
 def _scope(place: Place) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, TypedDict, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 from arbiter._contracts import TargetInstructions, TargetNodes
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.errors import EvaluationError, ParameterError, RegistrationError
-from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
+from arbiter.evaluation import EvaluatorGroup, FinishedRun, NodeEvaluator
 from arbiter.history._items import History
 from arbiter.memory._context import EvalContext
-from arbiter.verdicts import EvaluationResult
+from arbiter.verdicts import OTHER_TARGETS, EvaluationResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,6 @@ class CognitiveEvaluator(NodeEvaluator):
     needs_store: bool = False
     needs_model: bool = False
     examples: tuple[EvaluationExample, ...] = ()
-    cycle_type: ClassVar[type[EvaluatorCycle]]
-    """The class of the default cycle. Set by `arbiter.memory._cycle`, which builds on this module."""
 
     @check_parameters
     def __init__(
@@ -152,23 +151,17 @@ class CognitiveEvaluator(NodeEvaluator):
         `EvaluationError` if the evaluator did not run or failed.
         """
         item = history.item
-        cycle = history.cycle or self.default_cycle()
-        turn = Turn(
-            evaluators=(self,),
-            history=history,
-            input=item.input_state,
-            returned=item.output_state,
-            config=None,
-        )
-        cycle.begin(turn)
-        outcome: TurnOutcome = await cycle.run(turn)
+        group = history.group
+        if not isinstance(group, EvaluatorGroup):
+            assert self.group_type is not None  # set by `arbiter.memory._cycle`, which builds on this module
+            group = self.group_type()
+        finished = FinishedRun(history=history, input=item.input_state, returned=item.output_state)
+        outcome = await asyncio.wrap_future(group.begin((self,), finished))
         if (found := outcome.results.get(self.name)) is not None:
             return found
-        why = outcome.errors.get(self.name) or ", ".join(part.status for part in outcome.trace)
+        stages = (part.status for part in outcome.trace if part.detail != OTHER_TARGETS)
+        why = outcome.errors.get(self.name) or ", ".join(stages)
         raise EvaluationError(f"it gave no result: {why}", evaluator=self.name, node=item.node)
-
-    def default_cycle(self) -> EvaluatorCycle:
-        return self.cycle_type()
 
     def ensure_valid(self) -> None:
         super().ensure_valid()

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, convert_to_messages
@@ -19,6 +20,7 @@ from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
 from arbiter._values.states import ROOT, as_state
+from arbiter.evaluation import FinishedRun, NodeEvaluator
 from arbiter.memory._conversation import SPEAKER, ShownList, counts, list_of
 
 
@@ -72,6 +74,24 @@ def place_of(config: RunnableConfig | None, runtime: Runtime[Any] | None) -> Pla
         entity_id=next((user for user in users if user is not None), None),
         checkpoint_id=None if info is None else info.checkpoint_id,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A finished node run, with the parts of it that are not there later."""
+
+    evaluators: Sequence[NodeEvaluator]
+    """The evaluators of the cycle that apply to the node, in the order of registration."""
+    run: FinishedRun
+    ended_at: datetime
+    runtime: Runtime[Any] | None
+    messages: Sequence[Any]
+    """The messages that the node was given."""
+    new_messages: Sequence[Any]
+
+    @property
+    def place(self) -> Place:
+        return place_of(self.run.config, self.runtime)
 
 
 def _id(value: Any) -> str | None:

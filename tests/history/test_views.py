@@ -8,7 +8,8 @@ import json
 import pickle
 import threading
 from collections import ChainMap, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -34,7 +35,7 @@ from arbiter import (
     PolicyViolationError,
 )
 from arbiter.checkers import ApprovalChecker, ConditionChecker, SchemaChecker
-from arbiter.evaluation import EvaluatorCycle, Turn, TurnOutcome
+from arbiter.evaluation import EvaluatorGroup, FinishedRun, GroupOutcome
 from tests.support import MODES, Check, Judge, Route, Spy, add, bad, chain, good, governed, run, thread
 
 
@@ -216,23 +217,27 @@ def test_a_recorded_state_is_equal_to_a_plain_one_and_travels_as_one() -> None:
     assert type(copy.deepcopy(state)["log"]) is list
 
 
-class Meddles(EvaluatorCycle):
+class Meddles(EvaluatorGroup):
     """Changes what it gets of the node run, as far as it can."""
+
+    durable = True
 
     def takes(self, evaluator: NodeEvaluator) -> bool:
         return True
 
-    async def run(self, turn: Turn) -> TurnOutcome:
-        for state in (turn.input, turn.output):
+    def begin(self, evaluators: Sequence[NodeEvaluator], finished: FinishedRun) -> Future[GroupOutcome]:
+        for state in (finished.input, finished.history.item.output_state):
             with pytest.raises(TypeError):
                 cast(Any, state).update(order=None)
             with pytest.raises(TypeError):
                 state["order"]["lines"].append(1)
-        return TurnOutcome(results={e.name: EvaluationResult(1.0, True) for e in turn.evaluators})
+        done = Future[GroupOutcome]()
+        done.set_result(GroupOutcome(results={e.name: EvaluationResult(1.0, True) for e in evaluators}))
+        return done
 
 
 @MODES
-def test_a_cycle_changes_neither_the_input_nor_the_output_of_the_node(mode: str) -> None:
+def test_a_group_changes_neither_the_input_nor_the_output_of_the_node(mode: str) -> None:
     class Shop(TypedDict):
         order: Any
 

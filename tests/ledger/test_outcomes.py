@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from arbiter import ArbiterOS, EvaluationResult, NodeEvaluator
 from arbiter.errors import EvaluationError
-from arbiter.evaluation import EvaluatorCycle, EvaluatorTrace, Turn, TurnOutcome
+from arbiter.evaluation import EvaluatorGroup, EvaluatorTrace, FinishedRun, GroupOutcome
 from arbiter.ledger import Ledger
 from arbiter.ledger._ended import EndedRun
 from arbiter.ledger._entries import Event
@@ -82,32 +82,36 @@ def test_outcomes_and_versions_come_back_as_they_were(where: Path, mode: str, is
         assert ledger.verify()
 
 
-class _Cycle(EvaluatorCycle):
+class _AllButOne(EvaluatorGroup):
     """Runs all but the last of its evaluators."""
 
-    def __init__(self, mode: Any, go_on: threading.Event) -> None:
-        self.mode, self.go_on = mode, go_on
+    def __init__(self, durable: bool, go_on: threading.Event) -> None:
+        self.durable, self.go_on = durable, go_on
+        self.pool = ThreadPoolExecutor(2)
 
     def takes(self, evaluator: NodeEvaluator) -> bool:
         return evaluator.name != "own"
 
-    async def run(self, turn: Turn) -> TurnOutcome:
-        await asyncio.to_thread(self.go_on.wait, 10)
-        *ran, left = turn.evaluators
+    def begin(self, evaluators: Sequence[NodeEvaluator], finished: FinishedRun) -> Future[GroupOutcome]:
+        return self.pool.submit(self._run, evaluators)
+
+    def _run(self, evaluators: Sequence[NodeEvaluator]) -> GroupOutcome:
+        self.go_on.wait(10)
+        *ran, left = evaluators
         stages = [EvaluatorTrace(each.name, "run", "ran", 1.5) for each in ran]
-        return TurnOutcome(
+        return GroupOutcome(
             results={each.name: EvaluationResult(1.0, True) for each in ran},
             trace=[*stages, EvaluatorTrace(left.name, "select", "not_selected", 0.0, "no need")],
         )
 
 
-@pytest.mark.parametrize(("how", "is_late"), [("inline", False), ("background", False), ("background", True)])
-def test_the_stages_of_a_cycle_come_back_as_they_were(where: Path, how: str, is_late: bool) -> None:
-    """Also if its results end after their node run was written, and of an evaluator for other nodes."""
+@pytest.mark.parametrize(("durable", "is_late"), [(True, False), (False, False), (False, True)])
+def test_the_stages_of_a_group_come_back_as_they_were(where: Path, durable: bool, is_late: bool) -> None:
+    """Also if its results end after their node run was written."""
     go_on = threading.Event()
     with Ledger(where, flush_every=0.01) as ledger:
         arbiter_os = ArbiterOS(ledger=ledger)
-        arbiter_os.add_evaluation_cycle(_Cycle(how, go_on))
+        arbiter_os.add_evaluation_cycle(_AllButOne(durable, go_on))
         for name in ("own", "first", "second"):
             arbiter_os.add_evaluator(Judge(name, _half))
         arbiter_os.add_evaluator(Judge("other", _half, target_nodes=["read"]))

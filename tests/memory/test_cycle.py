@@ -878,11 +878,11 @@ def test_a_wrong_part_is_refused_before_the_first_turn(options: Any) -> None:
 
 
 def test_an_evaluator_for_other_nodes_is_in_the_trace() -> None:
-    arbiter_os, app = governed(E("A", [], target_instructions=["TOOL_CALL"]))
+    arbiter_os, app = governed(E("A", [], target_instructions=["TOOL_CALL"]), E("B", []))
     with pytest.warns(ArbiterWarning, match="no node has the instruction TOOL_CALL"):
         app.invoke(hi(), config())
-    [part] = last(arbiter_os).evaluator_trace
-    assert (part.name, part.stage, part.status) == ("A", "gate", "filtered")
+    trace = [(part.name, part.stage, part.status) for part in last(arbiter_os).evaluator_trace]
+    assert trace == [("B", "run", "ran"), ("A", "gate", "filtered")]
 
 
 @MODES

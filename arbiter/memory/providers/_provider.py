@@ -173,7 +173,7 @@ class Provider(Advisor):
 
     def _asked(self, history: History, state: Mapping[str, Any]) -> tuple[ProviderContext, int] | None:
         """The context of the call and the maximum length of the block; None if this provider is not asked."""
-        cycle: Any = self.cycle or history.cycle
+        cycle: Any = self.cycle or history.group
         if self.dynamic and self.name not in _named():
             return None
         if not hasattr(cycle, "provider_context"):
