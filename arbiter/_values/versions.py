@@ -119,9 +119,24 @@ def parameters_of(thing: Any) -> dict[str, Any]:
 # Code ---------------------------------------------------------------------------------------------
 
 
+_codes: WeakKeyDictionary[FunctionType, Any] = WeakKeyDictionary()
+"""The code of functions, as it was when it was first asked for."""
+
+
 def code_of(function: Any) -> Any:
-    """A function's code: its syntax tree without docstrings and positions, else its bytecode and constants."""
+    """A function's code: its syntax tree without docstrings and positions, else its bytecode and constants; and the
+    values that it captured.
+
+    It is that of the first call: a function that counts its calls in a variable that it captured has one version, and
+    so has its counterpart in another process, which begins to count anew.
+    """
     function = getattr(function, "__func__", function)
+    if function not in _codes:
+        _codes[function] = _read_code(function)
+    return _codes[function]
+
+
+def _read_code(function: FunctionType) -> Any:
     code: CodeType = function.__code__
     tree = _tree_of(code)
     captured = [cell.cell_contents for cell in function.__closure__ or () if _is_data(cell)]

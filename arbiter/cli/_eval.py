@@ -7,7 +7,7 @@ not be decided, 130 it was interrupted. Standard output has the result alone; pr
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,16 @@ eval_app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected a whole number, got {text!r}") from None
+
+
+_WHOLE: dict[str, Any] = {"parser": _whole, "metavar": "<int>"}
 
 Suites = Annotated[list[str] | None, typer.Argument(help="Suite files; by default every file in suites/.")]
 Allow = Annotated[
@@ -69,10 +79,14 @@ def run(
         str | None, typer.Option(help="The end of that time, such as 2026-11-23T00:00:00Z.")
     ] = None,
     threshold: Annotated[float | None, typer.Option(help="The lowest mean of rows from 0 to 9.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="How often each case runs.")] = None,
-    votes: Annotated[int | None, typer.Option(help="How often judges are asked each question.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Chooses the messages that persona scorers judge.")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="How many cases run at once.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="How often each case runs.", **_WHOLE)] = None,
+    votes: Annotated[
+        int | None, typer.Option(help="How often judges are asked each question.", **_WHOLE)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Chooses the messages that persona scorers judge.", **_WHOLE)
+    ] = None,
+    concurrency: Annotated[int | None, typer.Option(help="How many cases run at once.", **_WHOLE)] = None,
     baseline: Annotated[Path | None, typer.Option(help="The baseline to compare with.")] = None,
     no_gate: Annotated[bool, typer.Option("--no-gate", help="Compare with no baseline.")] = False,
     ci: Ci = False,
@@ -130,7 +144,7 @@ def run(
 def record(
     suites: Suites = None,
     all_: Annotated[bool, typer.Option("--all", help="Ask everything again.")] = False,
-    repeats: Annotated[int | None, typer.Option(help="How often each case runs.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="How often each case runs.", **_WHOLE)] = None,
     allow: Allow = None,
 ) -> None:
     """Run suites, and keep every answer in recordings/; only what is missing or stale is asked."""
@@ -164,11 +178,14 @@ def list_() -> None:
 
 
 @eval_app.command()
-def report(run: Run, out: Annotated[Path, typer.Option(help="The file; its ending names the form.")]) -> None:
-    """Write the report of a run to a file."""
-    from arbiter.cli._evaluating import write_report
+def report(run: Run = "last", out: Out = None, format: Format = "table") -> None:
+    """Write the report of a run to a file, or print it in a form."""
+    from arbiter.cli._evaluating import show_run, write_report
 
-    typer.echo(f"wrote {write_report(run, out)}")
+    if out is None:
+        show_run(run, format)
+    else:
+        typer.echo(f"wrote {write_report(run, out)}")
 
 
 @eval_app.command()
@@ -224,7 +241,7 @@ def baseline(
     suite: Annotated[str, typer.Argument(help="A suite file, which is measured anew, or the id of a run.")],
     out: Annotated[Path | None, typer.Option(help="The file; by default that of the suite's gate.")] = None,
     update: Annotated[bool, typer.Option("--update", help="Replace the file.")] = False,
-    repeats: Annotated[int, typer.Option(help="How often each case runs.")] = 3,
+    repeats: Annotated[int, typer.Option(help="How often each case runs.", **_WHOLE)] = 3,
     allow: Allow = None,
 ) -> None:
     """Measure a suite and write its baseline."""

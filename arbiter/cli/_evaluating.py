@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import signal
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -26,7 +27,7 @@ from arbiter._objects import import_from_here
 from arbiter.cli._options import check_place
 from arbiter.cli._streams import each_warning_once, reader_may_leave, stdout_for_results, wait_for_no_thread
 from arbiter.errors import ConfigurationError, PackError, nearest
-from arbiter.harness.agent_baselines import baseline_files, is_measured
+from arbiter.harness.agent_baselines import baseline_files
 from arbiter.harness.agents import Agents
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.cases import Case, Selection
@@ -136,7 +137,7 @@ def run_suites(suites: Sequence[str], options: Options) -> int:
         if out is not None:
             report.write(out)
         _print(report, options.format)
-        codes.append(_code(report, file))
+        codes.append(_code(report, file, options))
         if report.stopped is not None or any(result.status == "timeout" for result in report.results):
             wait_for_no_thread()
         if report.interrupted:
@@ -225,20 +226,6 @@ def _loaded(file: str, options: Options) -> Suite:
         gate = replace(gate, strict=True)
     if options.threshold is not None:
         gate = replace(gate, threshold=options.threshold)
-    if (
-        gate.baseline is not None
-        and not is_measured(gate.baseline, suite.cases)
-        and options.baseline is None
-        and not options.ci
-    ):
-        err.print(
-            Text(
-                f"there is no baseline {gate.baseline} yet. Measure one: arbiter eval baseline {file}",
-                "yellow",
-            ),
-            soft_wrap=True,
-        )
-        gate = replace(gate, baseline=None)
     return suite if gate is suite.gate else replace(suite, gate=gate)
 
 
@@ -283,14 +270,37 @@ def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _code(report: Report, file: str) -> int:
+def _code(report: Report, file: str, options: Options) -> int:
     if report.interrupted:
-        how = f"arbiter eval run {file} --resume {report.run_id}"
+        how = f"arbiter eval {shlex.join(_goes_on(report.run_id, file, options))}"
         err.print(
             Text(f"interrupted after {len(report.results)} runs. Go on: {how}", "yellow"), soft_wrap=True
         )
         return 130
     return report.comparison.exit_code
+
+
+_SPELLED = {"ids": "--case", "tags": "--tag", "text": "-k", "again": "--all"}
+"""The options of a command that are not named as the fields of `Options`."""
+
+
+def _goes_on(run: str, file: str, options: Options) -> Iterator[str]:
+    """The arguments that go on with an interrupted run: those that it had. `record` asks only what is missing."""
+    records = options.mode == "record"
+    yield from ("record" if records else "run", file)
+    left_out = {"mode", "resume", "retry_errors", *(["no_gate"] if records else [])}
+    for part in fields(options):
+        value = getattr(options, part.name)
+        if value == part.default or part.name in left_out:
+            continue
+        name = _SPELLED.get(part.name, f"--{part.name.replace('_', '-')}")
+        several: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+        for each in several:
+            yield from (name,) if each is True else (name, str(each))
+    if options.mode in ("mock", "synthetic"):
+        yield f"--{options.mode}"
+    if not records:
+        yield from ("--resume", run)
 
 
 def _print(report: Report, format: str) -> None:

@@ -21,7 +21,7 @@ from arbiter.harness.labels import (
     read_labels,
     write_for_labelling,
 )
-from arbiter.harness.limits import Limits
+from arbiter.harness.limits import Limiter, Limits, limited
 from arbiter.harness.messages import (
     CheckpointMessages,
     JsonlMessages,
@@ -31,6 +31,7 @@ from arbiter.harness.messages import (
     StoreMessages,
 )
 from arbiter.harness.planning import Plan, plan
+from arbiter.harness.recordings import Recordings
 from arbiter.harness.reports.report import Report
 from arbiter.harness.results import CaseResult, CaseRun
 from arbiter.harness.rows import Row
@@ -58,12 +59,14 @@ __all__ = [
     "Labelled",
     "Labels",
     "LedgerMessages",
+    "Limiter",
     "Limits",
     "Measurement",
     "Message",
     "Messages",
     "Outcome",
     "Plan",
+    "Recordings",
     "RegressionError",
     "RegressionGate",
     "Report",
@@ -77,6 +80,7 @@ __all__ = [
     "load_suite",
     "calibrate",
     "chosen_for_labelling",
+    "limited",
     "plan",
     "read_labels",
     "write_for_labelling",

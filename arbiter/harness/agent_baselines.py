@@ -19,7 +19,7 @@ from arbiter.harness.cases import Case
 from arbiter.harness.results import CaseResult
 from arbiter.harness.rows import Row
 
-__all__ = ["baseline_files", "is_measured", "read_baseline", "write_baseline"]
+__all__ = ["baseline_files", "baseline_if_measured", "read_baseline", "write_baseline"]
 
 
 def baseline_files(path: str | Path, cases: Iterable[Case]) -> dict[str, Path]:
@@ -30,9 +30,11 @@ def baseline_files(path: str | Path, cases: Iterable[Case]) -> dict[str, Path]:
     return {id: folder / f"{id}.json" for id in of_agents} if of_agents and folder.is_dir() else {"": folder}
 
 
-def is_measured(path: str | Path, cases: Iterable[Case]) -> bool:
-    """True if a baseline is there; of agents, that of one of them."""
-    return any(file.exists() for file in baseline_files(path, cases).values())
+def baseline_if_measured(path: str | Path, cases: Iterable[Case]) -> Baseline | None:
+    """As `read_baseline`; None if there is no file yet."""
+    cases = tuple(cases)
+    is_there = any(file.exists() for file in baseline_files(path, cases).values())
+    return read_baseline(path, cases) if is_there else None
 
 
 def read_baseline(path: str | Path, cases: Iterable[Case]) -> Baseline:

@@ -85,10 +85,10 @@ class Expect(PackModel):
 class Case:
     """One input, and what is expected of it.
 
-    `input` is JSON-able. An empty `id` becomes the first 12 hex digits of the SHA-256 of the input's canonical
-    JSON. `expected` is for scorers; `expect` are the built-in assertions, an `Expect` or its fields. `cluster`
-    names cases of one conversation or user, which the gate counts as one. If a `must_pass` case fails, the run
-    fails. `repeats` replaces that of the suite. `source` is the place of its declaration, such as
+    `input` is JSON-able. Without an `id` ("" or None), it is the first 12 hex digits of the SHA-256 of the input's
+    canonical JSON. `expected` is for scorers; `expect` are the built-in assertions, an `Expect` or its fields.
+    `cluster` names cases of one conversation or user, which the gate counts as one. If a `must_pass` case fails,
+    the run fails. `repeats` replaces that of the suite. `source` is the place of its declaration, such as
     "cases/refunds.jsonl:7".
     """
 
@@ -111,7 +111,7 @@ class Case:
         problem = input_problem(self.input)
         if problem is not None:
             raise ConfigurationError(f"{self._place(given)}: input{problem}")
-        if given == "":
+        if given in ("", None):
             object.__setattr__(self, "id", digest(self.input)[:12])
         elif not isinstance(given, str) or not _ID.fullmatch(given):
             raise ConfigurationError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from typing import Any
 import pytest
 
 from arbiter.errors import ArbiterError
-from arbiter.harness.agent_baselines import is_measured
 from arbiter.harness.cases import Case, Selection
 from arbiter.harness.files import load_suite
 from arbiter.harness.reports.report import Report, why_failed
@@ -65,11 +63,7 @@ class SuiteFile(pytest.File):
 
     @cached_property
     def suite(self) -> Suite:
-        suite = load_suite(self.path, allow=self.config.getini("arbiter_allow"))
-        baseline = suite.gate.baseline
-        if baseline is not None and not is_measured(baseline, suite.cases):
-            suite = replace(suite, gate=replace(suite.gate, baseline=None))
-        return suite
+        return load_suite(self.path, allow=self.config.getini("arbiter_allow"))
 
     @property
     def selected(self) -> list[str]:
@@ -132,7 +126,7 @@ class GateItem(_Item):
         if len(self.file.selected) < len(suite.cases):
             pytest.skip("only a part of the cases was selected")
         self.file.report.check()
-        if suite.gate.baseline is None:
+        if self.file.report.baseline is None:
             missing = f"there is no baseline. Measure one: arbiter eval baseline {self.path.name}"
             if os.environ.get("CI"):
                 raise AssertionError(missing)

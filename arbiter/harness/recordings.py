@@ -202,7 +202,7 @@ class Recordings:
     def check(self, *, strict: bool = False) -> None:
         """Raise `RecordingError` with all questions that had no valid recording; if `strict`, also for
         recordings that were not used."""
-        lines = [f"  {each}" for each in self.missing[:_SHOWN]]
+        lines = [f"  {each}" for each in sorted(self.missing)[:_SHOWN]]
         if len(self.missing) > _SHOWN:
             lines.append(f"  and {len(self.missing) - _SHOWN} more")
         if lines:

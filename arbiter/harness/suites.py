@@ -19,13 +19,13 @@ from arbiter._values.version import __version__
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.errors import ConfigurationError, RegistrationError, nearest
 from arbiter.evaluation import NodeEvaluator
-from arbiter.harness.agent_baselines import read_baseline
+from arbiter.harness.agent_baselines import baseline_if_measured, read_baseline
 from arbiter.harness.agents import Agents, AgentsTarget
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.cache import Answers, Cache, CacheMode
 from arbiter.harness.cases import Case, Selection, checked_cases
 from arbiter.harness.gate import GateSettings, default_settings
-from arbiter.harness.identity import Identity
+from arbiter.harness.identity import Identity, changes_between
 from arbiter.harness.journal import FOLDER, Kept, Written, plain_fields, run_folder, runs_of
 from arbiter.harness.judging import Judging
 from arbiter.harness.limits import Limits
@@ -38,6 +38,7 @@ from arbiter.harness.runs import Run
 from arbiter.harness.scorers import NamedScorer, Scorers, scorers_of
 from arbiter.harness.tapes import CachedTape, RecordedTape, Tape
 from arbiter.harness.targets import GraphTarget, OutputsTarget, Target, target_of
+from arbiter.harness.trajectories import chosen, names_in
 from arbiter.models._asking import keyless
 
 __all__ = ["Mode", "Progress", "Suite"]
@@ -170,10 +171,10 @@ class Suite:
         graph and of judges are kept in `recordings`; "mock" replays them, without a model and without running the
         graph, and raises `RecordingError` for what is missing or stale. Functions run in any mode. "synthetic" is for
         agents, who answer prompts if they have few messages. `cache` has the answers of earlier live runs, in place of
-        `.arbiter/cache.sqlite`. `baseline` is
-        compared with, in place of that of `gate`; `ci` and `accept_changed` are those of `RegressionGate`. The run
-        leaves a journal and report.json in `folder` (None: no files). `resume` goes on with a run that was stopped or
-        killed, by its id or "last"; with `retry_errors` it does again what failed.
+        `.arbiter/cache.sqlite`. `baseline` is compared with, in place of that of `gate`, whose file may be missing
+        unless `ci` is set; `ci` and `accept_changed` are those of `RegressionGate`. The run leaves a journal and
+        report.json in `folder` (None: no files). `resume` goes on with a run that was stopped or killed, by its id or
+        "last"; with `retry_errors` it does again what failed.
         """
         with ExitStack() as undo:  # what a run that is refused has taken
             taped = self._recordings(mode, recordings)
@@ -183,7 +184,7 @@ class Suite:
                 raise ConfigurationError("retry_errors is for a run that is resumed. Name it: resume='last'.")
             if resume is not None and folder is None:
                 raise ConfigurationError("resume needs the folder of the run's journal; folder is None.")
-            before = self._baseline(baseline)
+            before = self._baseline(baseline, required=ci)
             cases = (select or Selection()).of(self.cases)
             if self.cache == "off" or mode != "live":
                 cache = None
@@ -295,10 +296,12 @@ class Suite:
             )
         return Recordings(Path(given) / self.name, "replay" if mode == "mock" else "record")
 
-    def _baseline(self, given: Baseline | str | Path | None) -> Baseline | None:
-        """The baseline with which the run is compared. Raises `ConfigurationError` for that of another suite."""
+    def _baseline(self, given: Baseline | str | Path | None, *, required: bool) -> Baseline | None:
+        """The baseline with which the run is compared; None if that of the gate is not measured yet, unless it is
+        `required`. Raises `ConfigurationError` for that of another suite."""
         named = self.gate.baseline if given is None else given
-        found = read_baseline(named, self.cases) if isinstance(named, str | Path) else named
+        read = read_baseline if required or given is not None else baseline_if_measured
+        found = read(named, self.cases) if isinstance(named, str | Path) else named
         if found is not None:
             try:
                 found.refuse_other(self.name)
@@ -329,6 +332,7 @@ class Suite:
             "suite": self.name,
             "target": target.name,
             "identity": identity.to_dict(),
+            "parts": dict(target.parts()),
             "measures": [measure.to_dict() for measure in measures],
             "gate": plain_fields(self.gate),
         }
@@ -340,6 +344,10 @@ class Suite:
         if written.end is not None and written.end["stopped"] is None and not retry_errors:
             raise ConfigurationError(f"the run {run_id} is finished. Start a new one, or retry its errors.")
         if changed := Identity.of(head["identity"]).changes(Identity.of(written.head["identity"])):
+            parts = changes_between(written.head.get("parts", {}), head["parts"])
+            if "target changed" in changed and parts:
+                at = changed.index("target changed")
+                changed[at : at + 1] = [f"{name} {how}" for name, how in parts.items()]
             raise ConfigurationError(f"the run {run_id} cannot go on: {'; '.join(changed)}. Start a new one.")
         return written
 
@@ -368,12 +376,27 @@ class Suite:
                 if nodes is not None and node not in nodes:
                     yield f"the evaluator {evaluator.name!r} is for the node {node!r}, which the graph does not have"
             yield from _unread(evaluator, target)
+        if isinstance(target, GraphTarget) and target.shares_store:
+            yield (
+                "the graph has a store that all cases share, so a case finds what others left there. Let a function "
+                "make the graph and its store, and set target.fresh: case"
+            )
+        yield from self._not_yet(nodes)
         for gate, model in target.gates().items():
             for row, judge in judging.judges.items():
                 if judge.model == model:
                     yield f"the judge of {row}, {model}, is also that of the gate {gate!r}, which tunes texts to it"
         if not self.judges and not target.evaluators and not any(case.assertions for case in self.cases):
             yield "nothing judges its cases: it has no scorers, no evaluators and no `expect`"
+
+    def _not_yet(self, nodes: Sequence[str] | None) -> Iterator[str]:
+        """Remarks about nodes that `expect` allows to run, and that the graph has not."""
+        for case in self.cases if nodes is not None else ():
+            if (given := case.assertions.get("nodes")) is None:
+                continue
+            for name in names_in(chosen(given)[1]):
+                if name not in (nodes or ()):
+                    yield f"the case {case.id!r} allows the node {name!r}, which the graph has not"
 
     def _target(self, given: Any, arbiter_os: ArbiterOS | None, judging: Judging) -> Target:
         target = self.target if given is None else given

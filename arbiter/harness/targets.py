@@ -244,6 +244,7 @@ class GraphTarget:
         channel = facts_channel_of(graph)
         assert channel is not None
         self._core = channel.core
+        self.shares_store = graph.store is not None and not fresh
         self._names = tuple(_names(graph))
         self._keys = tuple(name for name in graph.channels if not name.startswith("__") and ":" not in name)
         self.is_async = has_async_nodes(graph)

@@ -255,7 +255,7 @@ def test_each_agent_has_a_baseline_of_its_own_in_a_folder(
 
     monkeypatch.setattr("arbiter.harness.kinds.judge_of", judge)
     write_suite(gate={"baseline": "golden/"})
-    assert "there is no baseline" in Said("run").err
+    assert "there is no baseline" in Said("run").out
     assert Said("baseline", "suites/crew.yaml", "--repeats", "1").code == 0
     assert sorted(file.name for file in Path("golden").iterdir()) == [
         "env:quay.json",

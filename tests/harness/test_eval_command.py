@@ -68,17 +68,19 @@ def worse(project: Path) -> None:
 @pytest.mark.lengthy
 def test_a_suite_is_measured_and_a_regression_fails(files: Path) -> None:
     first = Said("run")
-    assert (first.code, "there is no baseline" in first.err) == (0, True)
+    assert (first.code, "there is no baseline baselines/parity.json yet" in first.out) == (0, True)
     assert "right       share      10   1.00" in first.out
     assert Said("baseline", "suites/parity.yaml").code == 0
     assert Said("run").code == 0
     worse(files)
     failed = Said("run", "suites/parity.yaml")
     assert failed.code == 1
-    assert "parity failed: right fell by 0.50 of 0–1" in " ".join(failed.out.split())
+    assert "parity regressed: right fell by 0.50 of 0–1" in " ".join(failed.out.split())
     assert "worst changes   right: case-1 ✓ → ✗" in failed.out
     assert Said("gate").code == 1
     assert Said("show").code == 0
+    assert Said("report").out == Said("show").out
+    assert Said("report", "last", "--format", "md").out.startswith("### parity\n")
     assert Said("run", "--no-gate").code == 0
 
 
@@ -269,6 +271,7 @@ def test_a_plan_says_how_many_cases_it_takes(files: Path) -> None:
         (["run", "--format", "pdf"], "--format is 'pdf'; expected one of table, json, md, html, junit"),
         (["run", "--tag", "odds"], "suites/parity.yaml: no case has the tag 'odds'"),
         (["run", "--repeats", "0"], "repeats is 0"),
+        (["run", "--votes", "2.5"], "expected a whole number, got '2.5'"),
         (["run", "--concurrency", "-1"], "limits.concurrency is -1"),
         (["run", "--baseline", "nope.json"], "nope.json"),
         (["run", "--no-gate", "--ci"], "contradicts"),

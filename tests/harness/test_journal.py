@@ -20,6 +20,7 @@ from arbiter.errors import PackError
 from arbiter.harness import Case, CaseRun, Limits, Report, Suite, runs
 from arbiter.harness.journal import Journal, Summary, run_folder, runs_in, summary_of
 from arbiter.harness.reports.report import load_report
+from arbiter.harness.targets import TargetFile
 from tests.processes import python
 from tests.support import PATIENCE, Judge, Spy, chain, until
 
@@ -231,6 +232,46 @@ def test_a_run_of_something_else_does_not_go_on(suite: Suite, target: Any, said:
     cut("case", 2)
     with pytest.raises(ConfigurationError, match=said):
         suite.run(target, resume="last")
+
+
+def test_a_target_that_counts_its_calls_is_the_same_afterwards() -> None:
+    """Also in a variable that it captured, which has another value then."""
+    seen: list[int] = []
+
+    def counting(given: int) -> str:
+        seen.append(given)
+        return f"answer {given}"
+
+    SUITE.run(counting).save_baseline("before.json")
+    cut("case", 2)
+    resumed = SUITE.run(counting, resume="last")
+    assert seen == [0, 1, 2, 3, 4, 2, 3, 4]
+    assert resumed.compare("before.json").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("policies/rules.yaml", "the constitution changed"), ("notes.txt", "the file notes.txt changed")],
+)
+def test_a_part_of_the_target_that_changed_is_named(project: Path, place: str, said: str) -> None:
+    (project / "app.py").write_text(
+        "from tests.support import Spy, chain\ngraph = chain(Spy('plan'))\n", encoding="utf-8"
+    )
+    (project / "policies").mkdir()
+    (project / "policies/rules.yaml").write_text(
+        "version: 1\nname: rules\ndescription: none\n"
+        "checkers:\n  - {name: small, use: condition, deny_when: input.amount > 1, target_nodes: [plan]}\n"
+    )
+    (project / "notes.txt").write_text("amount > 1")
+    target = TargetFile(graph="app.py:graph", constitution=".", watch=["notes.txt"])
+    suite = Suite(
+        "rules", [Case(f"case-{n}", {"amount": 0, "log": [str(n)]}) for n in range(3)], target=target
+    )
+    suite.run()
+    cut("case", 1)
+    (project / place).write_text((project / place).read_text().replace("> 1", "> 2"))
+    with pytest.raises(ConfigurationError, match=f"cannot go on: {said}. Start"):
+        suite.run(resume="last")
 
 
 def test_a_finished_run_does_not_go_on() -> None:

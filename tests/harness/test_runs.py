@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,10 +23,12 @@ from tests.harness.test_eval_command import Said
 from tests.support import Check, Judge, Spy, chain, until
 
 APP = """
-import time
+import os, time
 
 def answer(given):
-    time.sleep(given.get("seconds", 0))
+    ends = time.monotonic() + given.get("seconds", 0)
+    while time.monotonic() < ends and not os.path.exists("be-quick"):
+        time.sleep(0.05)
     return "yes"
 """
 
@@ -44,6 +47,23 @@ def test_an_unknown_checker_is_refused_before_anything_runs(key: str) -> None:
     assert not pay.calls
     with pytest.raises(ConfigurationError, match="Checkers: none; target"):
         suite.run(chain(pay))
+
+
+def test_a_gate_whose_baseline_is_not_measured_yet_has_new_rows(project: Path) -> None:
+    gate = GateSettings(baseline="baselines/first.json")
+    suite = Suite("first", [Case("a", 1), Case("b", 2)], scorers={"right": lambda run: True}, gate=gate)
+    report = suite.run(repr)
+    assert {row.verdict for row in report.comparison.rows.values()} == {"new"}
+    assert report.comparison.exit_code == 0
+    assert "there is no baseline baselines/first.json yet" in report.printed()
+    assert load_report(run_folder("last")).baseline is None
+    with pytest.raises(ConfigurationError, match="there is no such file"):
+        suite.run(repr, ci=True)
+    with pytest.raises(ConfigurationError, match="there is no such file"):
+        suite.run(repr, baseline="baselines/first.json")
+    (project / "baselines").mkdir()
+    report.save_baseline("baselines/first.json")
+    assert suite.run(repr).comparison.rows["right"].verdict == "steady"
 
 
 def test_a_gated_row_that_no_score_can_be_in_is_refused_before_anything_runs() -> None:
@@ -185,9 +205,10 @@ def test_a_signal_ends_a_run_with_a_report_and_the_command_that_goes_on(suites: 
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     slow = {"id": "slow", "input": {"seconds": 600}}
+    options = ["--case", "quick", "--case", "slow", "--repeats", "2", "--ci", "--format", "json"]
     write_suite("signals", {"id": "quick", "input": {}}, slow, limits={"concurrency": 1})
     process = subprocess.Popen(
-        [sys.executable, "-m", "arbiter", "eval", "run", "--format", "json"],
+        [sys.executable, "-m", "arbiter", "eval", "run", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -198,7 +219,10 @@ def test_a_signal_ends_a_run_with_a_report_and_the_command_that_goes_on(suites: 
     out, err = process.communicate(timeout=100)
     assert process.returncode == 130
     report = json.loads(out)
-    assert [result["case"] for result in report["results"]] == ["quick"]
+    assert [result["case"] for result in report["results"]] == ["quick", "quick"]
     assert report["stopped"] == "interrupted"
-    assert "--resume" in err
     assert (run_folder("last") / "report.json").exists()
+    (suites / "be-quick").touch()
+    resumed = json.loads(Said(*shlex.split(err.partition("Go on: arbiter eval ")[2])).out)
+    assert [result["case"] for result in resumed["results"]] == ["quick", "quick", "slow", "slow"]
+    assert resumed["timing"]["run_id"] == report["timing"]["run_id"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
 from arbiter import ArbiterOS, Verdict
@@ -20,6 +21,7 @@ from arbiter.evaluators import JudgeEvaluator
 from arbiter.harness import Case, Limits, Score, Suite, load_suite
 from arbiter.harness.journal import run_folder
 from arbiter.harness.reports.report import load_report
+from arbiter.harness.targets import TargetFile
 from arbiter.models import ChatJudge, JudgeRequest
 from arbiter.personas import GateConfig, Persona, PersonaGate
 from tests.scripted import Named, Scripted, usage
@@ -235,6 +237,23 @@ def test_lint_names_an_evaluator_that_reads_no_key_of_the_state() -> None:
     assert "Did you mean 'log'?" in remark
     known = JudgeEvaluator("good", "It is good.", model(GRADE), key="log")
     assert replace(suite, evaluators=[known], target=chain(Spy("plan"))).lint() == []
+
+
+def test_lint_names_a_store_that_all_cases_share() -> None:
+    """A case would find the memories of others in it, in an order that depends on which case was quick."""
+
+    def made() -> Any:
+        return chain(Spy("plan"), store=InMemoryStore())
+
+    suite = Suite("shared", [Case("a", {"log": []}, expect={"completes": True})], target=made)
+    [remark] = suite.lint()
+    assert remark.startswith("the graph has a store that all cases share")
+    Path("made.py").write_text(
+        "from langgraph.store.memory import InMemoryStore\n"
+        "from tests.support import Spy, chain\n"
+        "def graph(): return chain(Spy('plan'), store=InMemoryStore())\n"
+    )
+    assert replace(suite, target=TargetFile(graph="made.py:graph", fresh=True)).lint() == []
 
 
 def killed_after(count: int, **about: Any) -> None:

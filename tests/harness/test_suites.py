@@ -498,6 +498,8 @@ def test_selecting_nothing_is_refused(selection: Selection, said: str) -> None:
 
 def test_ids_are_hashes_of_the_canonical_input() -> None:
     assert Case("", {"b": 1, "a": "ü"}).id == Case("", {"a": "ü", "b": 1}).id == "4e7ff4080b1a"
+    none: Any = None
+    assert Case(none, {"b": 1, "a": "ü"}).id == "4e7ff4080b1a"
 
 
 # Concurrency and time -----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,6 +53,16 @@ def test_trajectories(nodes: Any, passed: bool) -> None:
     assert passes(fan(), nodes=nodes) == passed
 
 
+def test_a_subset_may_allow_nodes_that_the_graph_has_not() -> None:
+    """The lint says so. In any other comparison, such a name is a mistake before the run."""
+    suite = Suite("graph", [Case("x", {"log": []}, expect={"nodes": {"subset": ["plan", "review"]}})])
+    graph = chain(Spy("plan"))
+    assert suite.run(graph).results[0].passed
+    assert replace(suite, target=graph).lint() == [
+        "the case 'x' allows the node 'review', which the graph has not"
+    ]
+
+
 def test_a_retried_node_counts_once() -> None:
     calls: list[int] = []
 
@@ -69,7 +80,13 @@ def test_a_retried_node_counts_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "nodes", [["outer", "after"], ["outer/inner", "outer", "after"], {"superset": ["outer/inner", "after"]}]
+    "nodes",
+    [
+        ["outer", "after"],
+        ["outer/inner", "outer", "after"],
+        ["outer/inner", "after"],
+        {"superset": ["outer/inner", "after"]},
+    ],
 )
 def test_a_node_of_a_subgraph_is_named_with_its_parent(nodes: Any) -> None:
     builder: Any = StateGraph(State)

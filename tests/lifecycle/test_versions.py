@@ -106,6 +106,11 @@ first, second = lambda run: run.output == 1, lambda run: run.output == 2
 
 def made(limit):
     return lambda run: run.output < limit
+
+def counting(calls):
+    def score(run):
+        calls.append(run)
+    return score
 """
 
 
@@ -144,6 +149,11 @@ def test_comments_and_formatting_are_no_part_of_a_version(tmp_path: Path) -> Non
     used.seen.append(1)
     assert used.version == before.Polite().version != before.Polite("thanks").version
     assert version_of(before.made(3)) != version_of(before.made(4))
+    assert version_of(before.counting([])) != version_of(before.counting([1]))
+    counts = before.counting([])
+    first = version_of(counts)
+    counts(None)
+    assert version_of(counts) == first == version_of(before.counting([]))
 
     changed = load(tmp_path / "three.py", SOURCE.replace("< 10", "< 11"))
     assert {name for name, version in versions(changed).items() if version != versions(before)[name]} == {

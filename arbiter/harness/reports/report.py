@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arbiter.errors import ConfigurationError
-from arbiter.harness.agent_baselines import read_baseline, write_baseline
+from arbiter.harness.agent_baselines import baseline_if_measured, read_baseline, write_baseline
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.calibration import Calibration, looked_up, with_calibrations
 from arbiter.harness.canonical import compact
@@ -323,14 +323,17 @@ def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) 
     """The report of a run from its files, compared with its baseline or with another."""
     written = Written.read(folder)
     gate = GateSettings(**written.head["gate"])
-    given = gate.baseline if baseline is None else baseline
     end = written.end or {"stopped": "interrupted", "left_behind": 0}
     cases = [Case(**case) for case in written.head["cases"]]
+    if isinstance(baseline, str | Path):
+        baseline = read_baseline(baseline, cases)
+    elif baseline is None and gate.baseline is not None:
+        baseline = baseline_if_measured(gate.baseline, cases)
     return report_of(
         written.head,
         cases,
         written.results(),
-        baseline=read_baseline(given, cases) if isinstance(given, str | Path) else given,
+        baseline=baseline,
         gate=gate,
         began=datetime.fromtimestamp(written.began, UTC),
         seconds=written.last - written.began,

@@ -116,7 +116,8 @@ def decision(report: Report) -> list[str]:
     if found.failures:
         case = next(dropped, "")
         look = f" Look at it: arbiter eval show {quote(report.suite)} {case}" if case else ""
-        return [visible(f"✗ {report.suite} failed: {_sentence(found.failures)}{look}")]
+        how = "regressed" if any(row.verdict == "regressed" for row in found.rows.values()) else "failed"
+        return [visible(f"✗ {report.suite} {how}: {_sentence(found.failures)}{look}")]
     if found.missing_baseline:
         how = "Measure it, and name the file in gate.baseline: arbiter eval baseline SUITE"
         return [visible(f"✗ {report.suite} failed: there is no baseline, and CI asks for one. {how}.")]
@@ -140,6 +141,10 @@ def failed(report: Report) -> list[CaseResult]:
 def remarks(report: Report) -> list[str]:
     """The notes of the gate, why judges are uncalibrated, and what there is to say about recordings of a replay."""
     found = list(report.comparison.notes)
+    if report.baseline is None and report.gate.baseline is not None:
+        found.append(
+            f"there is no baseline {report.gate.baseline} yet. Measure one: arbiter eval baseline SUITE"
+        )
     if report.moved and any(row.verdict == "regressed" for row in report.comparison.rows.values()):
         found.append(
             "this is the first run since the baseline was replaced, and the one before passed: the new baseline "
