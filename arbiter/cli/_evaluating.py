@@ -290,12 +290,11 @@ def _goes_on(run: str, file: str, options: Options) -> Iterator[str]:
     yield from ("record" if records else "run", file)
     left_out = {"mode", "resume", "retry_errors", *(["no_gate"] if records else [])}
     for part in fields(options):
-        value = getattr(options, part.name)
+        value: Any = getattr(options, part.name)
         if value == part.default or part.name in left_out:
             continue
         name = _SPELLED.get(part.name, f"--{part.name.replace('_', '-')}")
-        several: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
-        for each in several:
+        for each in value if part.name in ("ids", "tags", "allow") else (value,):
             yield from (name,) if each is True else (name, str(each))
     if options.mode in ("mock", "synthetic"):
         yield f"--{options.mode}"
