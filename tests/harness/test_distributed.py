@@ -536,7 +536,7 @@ def test_an_address_without_a_cluster_is_refused(address: str, said: str) -> Non
 
 @pytest.mark.parametrize(
     ("answer", "said"),
-    [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "is no Ray, whose port is 6379"), (b"", "timed out")],
+    [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "is not Ray, whose default port is 6379"), (b"", "timed out")],
 )
 def test_what_listens_and_is_no_ray_is_refused(
     answer: bytes, said: str, monkeypatch: pytest.MonkeyPatch
