@@ -44,6 +44,11 @@ class BuiltIn:
         return self.call(run)
 
     @property
+    def reads_expected(self) -> bool:
+        """True if it judges nothing without the `expected` of the case."""
+        return isinstance(self.entry, _About) and self.entry.text is None
+
+    @property
     def version(self) -> str:
         return version_from(self.version_parts())
 

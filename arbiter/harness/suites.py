@@ -382,6 +382,11 @@ class Suite:
                 "make the graph and its store, and set target.fresh: case"
             )
         yield from self._not_yet(nodes)
+        for scorer in self.judges:
+            if getattr(scorer.given, "reads_expected", False) and not any(
+                case.expected is not None for case in self.cases
+            ):
+                yield f"the scorer {scorer.name!r} judges nothing: it reads `expected`, which no case has"
         for gate, model in target.gates().items():
             for row, judge in judging.judges.items():
                 if judge.model == model:

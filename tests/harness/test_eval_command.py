@@ -324,7 +324,9 @@ def test_a_case_that_must_pass_fails_the_run_without_a_baseline(files: Path) -> 
 def test_suites_are_checked_without_running(files: Path) -> None:
     assert "10 cases, nothing to report" in Said("lint").out
     (files / "cases.jsonl").write_text('{"input": {"n": 1}}\n')
-    assert "1 of 1 cases have no id" in Said("lint").out
+    said = Said("lint").out
+    assert "1 of 1 cases have no id" in said
+    assert "the scorer 'right' judges nothing: it reads `expected`, which no case has" in said
     (files / "cases.jsonl").write_text('{"inputs": {"n": 1}}\n')
     assert Said("lint").code == 2
 
