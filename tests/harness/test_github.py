@@ -403,7 +403,7 @@ def rows_of(said: Said) -> dict[str, float]:
 def test_the_first_suite_of_a_target_runs_at_once(agent: str, name: str) -> None:
     said = Said("init", "--target", f"{agent}:{name}")
     assert said.out.splitlines() == ["wrote suites/first.yaml", "wrote suites/suite.schema.json"]
-    assert "nothing to say" in Said("lint").out
+    assert "nothing to report" in Said("lint").out
     run = Said("run", "--format", "json")
     assert (run.code, rows_of(run)) == (0, {"quick": 1.0, "expect": 1.0, "completed": 1.0}), run.out
 

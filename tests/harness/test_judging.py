@@ -294,7 +294,7 @@ def test_files_that_are_no_recordings_are_refused_with_their_line(tmp_path: Path
     whole = path.read_text()
     for broken, why in (
         ("{\n" + whole, "judgements.jsonl:1: "),
-        (whole + "[]\n" + whole, ":2: .*no JSON object"),
+        (whole + "[]\n" + whole, ":2: .*not a JSON object"),
         (whole.replace('"v": 1', '"v": 2'), "format 2"),
         (whole.replace('"row"', '"line"'), "without 'row'"),
         (whole.replace('"value"', '"was"'), "without a value"),

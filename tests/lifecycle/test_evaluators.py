@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -628,6 +629,7 @@ def test_a_rule_that_reads_a_misspelt_result_is_reported_once(
 
     arbiter_os = ArbiterOS()
     arbiter_os.add_evaluator(Judge(f"quality_{read}", good))
+    caplog.set_level(logging.WARNING, "arbiter")
     arbiter_os.add_evaluator(Judge("of_b", good, target_nodes=["b"]))
     arbiter_os.add_policy_router(Route("reads", reads))
     app = arbiter_os.govern(chain(Spy("a"), Spy("b")))

@@ -655,9 +655,9 @@ def test_a_gate_that_finds_nothing_to_judge_says_so(
 def test_two_personas_or_settings_of_one_agent_are_refused() -> None:
     """Otherwise one of them would do nothing."""
     other = Persona("Jim", "A loud salesman.", "jim2")
-    with pytest.raises(ConfigurationError, match="two personas of the name 'Jim'"):
+    with pytest.raises(ConfigurationError, match="two personas have the name 'Jim'"):
         PersonaGate(scored({}), [JIM, other], enabled("fluency"))
-    with pytest.raises(ConfigurationError, match="'Jim' and 'jim' are one agent"):
+    with pytest.raises(ConfigurationError, match="'Jim' and 'jim' are the same agent"):
         PersonaGate(scored({}), [JIM], {"Jim": enabled("fluency"), "jim": enabled("adherence")})
 
 

@@ -437,7 +437,7 @@ def test_a_conversation_without_the_agent_has_no_score(mode: str) -> None:
             assert found.reason
     assert drive(mode, ConvergenceScorer(judge), "score", heard).overall is None
     assert judge.calls == 0
-    assert "those who speak: 'Pam', 'Al'" in AdherenceScorer(judge, JIM).score(others).reason
+    assert "speakers: 'Pam', 'Al'" in AdherenceScorer(judge, JIM).score(others).reason
 
 
 def test_earlier_messages_of_another_agent_are_not_compared() -> None:

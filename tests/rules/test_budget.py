@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import operator
 import os
 import subprocess
@@ -933,6 +934,7 @@ def test_what_a_branch_used_before_it_paused_counts_once_after_it_is_done(mode: 
 
 def test_accounts_in_memory_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     """The oldest go, and are opened again with what is committed; never one with a node run under way."""
+    caplog.set_level(logging.WARNING, "arbiter")
     budget = BudgetChecker("budget", calls=2, per="thread", keep_accounts=3)
     running, finish = threading.Event(), threading.Event()
 
@@ -964,6 +966,7 @@ def test_accounts_in_memory_are_bounded(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_one_warning_says_that_a_user_begins_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "arbiter")
     budget = BudgetChecker("budget", calls=1, per="user", keep_accounts=2)
     _, app = governed(chain(Spy("pay")), budget)
 
