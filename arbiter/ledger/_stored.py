@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,7 +9,7 @@ import orjson
 
 from arbiter.errors import describe
 from arbiter.history import HistoryItem, RunHistory
-from arbiter.history._record import Account, PolicyDecision, Record, kind_of
+from arbiter.history._record import Account, PolicyDecision, Record
 from arbiter.history._results import Results
 from arbiter.instructions import recorded_instruction
 from arbiter.ledger._contents import restored
@@ -187,5 +186,4 @@ def history_of(rows: Sequence[Row]) -> StoredHistory:
     newest: dict[str, Record] = {}
     for record in records_of(rows):
         newest[record.id] = record
-    records = list(newest.values())
-    return StoredHistory(records, Counter(map(kind_of, records)))
+    return StoredHistory(list(newest.values()), {})

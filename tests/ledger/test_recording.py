@@ -98,6 +98,19 @@ def test_items_of_a_stored_history_equal_those_in_memory(tmp_path: Path) -> None
         assert stored.output_state["messages"] == known.output_state["messages"]
 
 
+def test_a_stored_history_counts_as_the_one_in_memory(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.db") as ledger:
+        arbiter_os, app = payments(ledger)
+        for _ in range(3):
+            app.invoke({"amount": 1}, conf("t"))
+        assert ledger.flush(60)
+        stored, known = ledger.history("t"), arbiter_os.history_of(thread_id="t")
+        assert [stored.count(), stored.count("TOOL_CALL"), stored.count(node="check")] == [6, 3, 3]
+        assert [known.count(), known.count("TOOL_CALL"), known.count(node="check")] == [6, 3, 3]
+        assert ledger.history("t", run=-1).count() == 2
+        assert repr(stored) == "<StoredHistory: 6 supersteps, 6 items>"
+
+
 def test_drafts_and_errors_come_back_as_they_were(tmp_path: Path) -> None:
     class Reviewer(CorrectionGate):
         def review(self, history: Any, draft: Any, attempt: int) -> Correction:
