@@ -35,6 +35,7 @@ from arbiter.ledger._entries import (
     place_of,
     scored_of,
 )
+from arbiter.ledger._fitting import fitted
 from arbiter.ledger._recovering import lacking
 
 if TYPE_CHECKING:
@@ -376,8 +377,9 @@ class Store:
         redacted = keeping.redactor.redact(before_redaction(contents) if keeping.is_bounded else contents)
         if not keeping.is_bounded:
             return dumped(redacted)
-        data = dumped(bounded_texts(redacted))
-        return data if len(data) <= BYTES else dumped(_without_largest(redacted))
+        bounded = bounded_texts(redacted)
+        data = dumped(bounded)
+        return data if len(data) <= BYTES else dumped(fitted(bounded, BYTES))
 
     def _insert(self, connection: Connection, rows: _Rows, threads: Collection[Thread], last: int) -> None:
         sql = self.statements
@@ -403,18 +405,6 @@ class Store:
         connection.exec_driver_sql(f"UPDATE ledgers SET last_entry = {sql.mark}", (last,))
         if self.engine.dialect.name == "postgresql":
             connection.exec_driver_sql(f"NOTIFY {CHANNEL}")  # delivered with the commit
-
-
-def _without_largest(contents: Any) -> Any:
-    """Contents of at most 256 KiB: their largest parts are left out, named with their size."""
-    parts = {key: dumped(bounded_texts(part)) for key, part in contents.items()}
-    left = sum(map(len, parts.values()))
-    for key in sorted(parts, key=lambda key: -len(parts[key])):
-        if left <= BYTES - 1024:
-            break
-        left -= len(parts[key])
-        contents = {**contents, key: {"$cut": {"bytes": len(parts[key])}}}
-    return bounded_texts(contents)
 
 
 def _ensure_same(event: Event, body: str) -> None:

@@ -43,8 +43,9 @@ from arbiter import (
 from arbiter._databases import writing
 from arbiter.ledger import Ledger, LedgerUnavailable
 from arbiter.ledger._contents import CHARS, Capture, capture, dumped, restored
+from arbiter.ledger._fitting import fitted
 from arbiter.ledger.replaying._views import Notes, has_marks, state_of
-from tests.ledger.ledger_support import conf, payments, recorded
+from tests.ledger.ledger_support import conf, payments, recorded, sql
 from tests.processes import python
 from tests.support import MODES, Chat, Check, Judge, Spy, State, allow, chain, examples, run
 
@@ -296,6 +297,7 @@ any_value: Any = st.recursive(
         st.integers(),
         st.floats(),
         st.text(max_size=5),
+        st.just("é" * 300),
         st.binary(max_size=5),
         st.decimals(),
         st.dates(),
@@ -323,6 +325,18 @@ any_value: Any = st.recursive(
 
 def _listed(value: Any) -> list[Any]:
     return [value]
+
+
+@given(value=any_value, most=st.integers(64, 2_000))
+@examples(1)
+def test_a_value_that_is_cut_to_any_size_is_read_again(value: Any, most: int) -> None:
+    found = fitted(capture([value, value, "last"]), most)
+    text = dumped(found)
+    assert len(text) <= most
+    restored(found)
+    seen = state_of({"x": found}, "input", Notes(), marks=has_marks(text.decode()), lost=None)
+    assert list(seen) == ["x"]
+    assert most < 150 or found[-1] == "last"
 
 
 @given(value=any_value, deeper=st.integers(0, 100), wrap=st.sampled_from([Held, _listed]))
@@ -382,6 +396,25 @@ def test_large_states_are_cut_with_their_true_lengths_and_the_last_message_is_wh
     _, asked = Capture()([[[0] * 100] * 100, [*messages, last]])
     assert asked[0] == {"$cut": {"items": 1000, "of": 1001}}
     assert asked[1]["$message"]["content"] == "the question"
+
+
+@pytest.mark.parametrize("letter", ["x", "ж"])
+def test_a_conversation_that_is_too_large_loses_its_middle(tmp_path: Path, letter: str) -> None:
+    """Of 1,000 messages of 10,000 characters, the first and the last are whole, and so is what is small."""
+    messages = [HumanMessage(letter * 10_000, id=str(n)) for n in range(1000)]
+    with Ledger(tmp_path / "l.db") as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("a", answer="yes"), state=dict))
+        app.invoke({"messages": messages, "user": {"name": "Ann"}, "texts": [letter * 10_000] * 80})
+        ledger.flush(60)
+        (item,) = ledger.items()
+    with sql(tmp_path / "l.db") as query:
+        ((size,),) = query("SELECT length(CAST(body AS BLOB)) FROM contents WHERE body LIKE '%messages%'")
+    first, cut, *rest = item.input_state["messages"]
+    assert [first, *rest] == [messages[0], *messages[-len(rest) :]]
+    assert cut == {"$cut": {"items": 999 - len(rest), "of": 1000}}
+    assert item.input_state["user"] == {"name": "Ann"}
+    assert item.output_state["answer"] == "yes"
+    assert 200 * 1024 < size <= 256 * 1024
 
 
 @MODES
