@@ -291,10 +291,7 @@ def _bring_up_to_date(
         if before == schema.newest:
             return before
         if before is not None and before not in _known(schema):
-            raise schema.unavailable(
-                f"cannot open {shown(where)!r}: its schema {before} is newer than this version of Arbiter, which "
-                f"knows {schema.newest}. Upgrade arbiteros."
-            )
+            raise newer(where, before, schema)
         if before is not None and not upgrade:
             raise schema.unavailable(
                 f"cannot open {shown(where)!r}: its schema is {before}, this version of Arbiter needs "
@@ -304,6 +301,14 @@ def _bring_up_to_date(
             _copy_aside(path, before)
         _migrate(connection, schema)
     return before
+
+
+def newer(where: str | os.PathLike[str], found: str | int, schema: Schema) -> Exception:
+    """The error that the database has a newer schema than this version of Arbiter knows."""
+    return schema.unavailable(
+        f"cannot open {shown(where)!r}: its schema {found} is newer than this version of Arbiter, which knows "
+        f"{schema.newest}. Upgrade arbiteros."
+    )
 
 
 _UPGRADE_LOCK = 0x6172626974657202

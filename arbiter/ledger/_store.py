@@ -19,10 +19,10 @@ from uuid import uuid4
 
 import orjson
 
-from arbiter._databases import writing
+from arbiter._databases import newer, path_of, writing
 from arbiter.ledger._chain import SALT_BYTES, canonical, commitment, first_hash, next_hash
 from arbiter.ledger._contents import BYTES, CHARS, before_redaction, bounded_texts, dumped
-from arbiter.ledger._database import CHANNEL, DatabaseFile, LedgerError, last_entry
+from arbiter.ledger._database import CHANNEL, SCHEMA, DatabaseFile, LedgerError, last_entry
 from arbiter.ledger._entries import (
     COLUMNS,
     ITEMS,
@@ -190,19 +190,26 @@ class Store:
         """The number of entries that were recovered."""
 
     def _identity(self) -> tuple[str, int]:
+        own, known = "SELECT uuid, schema FROM ledgers", int(SCHEMA.newest)
+        uuid, schema = str(uuid4()), known
         with self.engine.connect() as connection:
-            found = connection.exec_driver_sql("SELECT uuid FROM ledgers").scalar()
+            found = connection.exec_driver_sql(own).first()
         if found is None:
             with writing(self.engine, 0x61726269746C6467) as connection:
-                found = connection.exec_driver_sql("SELECT uuid FROM ledgers").scalar()
+                found = connection.exec_driver_sql(own).first()
                 if found is None:
-                    found = str(uuid4())
                     mark = self.statements.mark
                     connection.exec_driver_sql(
-                        f"INSERT INTO ledgers (id, uuid, schema, created_at) VALUES (1, {mark}, 3, {mark})",
-                        (found, time.time_ns() // 1000),
+                        f"INSERT INTO ledgers (id, uuid, schema, created_at) VALUES (1, {mark}, {mark}, {mark})",
+                        (uuid, known, time.time_ns() // 1000),
                     )
-        return str(found), int.from_bytes(sha256(str(found).encode()).digest()[:7])
+        if found is not None:
+            uuid, schema = found
+        if schema > known:
+            url = str(self.engine.url)
+            self.engine.dispose()
+            raise newer(path_of(url) or url, schema, SCHEMA)
+        return str(uuid), int.from_bytes(sha256(str(uuid).encode()).digest()[:7])
 
     def write(self, events: Sequence[Event]) -> int:
         """Write events in one transaction. Returns the number of new entries; known ones are left as they are."""

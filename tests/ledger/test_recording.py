@@ -838,10 +838,12 @@ def test_a_wrong_option_is_refused_before_anything_is_made(tmp_path: Path, optio
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("column", ["arbiter_ledger_version SET version_num", "ledgers SET schema"])
+def test_a_newer_schema_is_refused(tmp_path: Path, column: str) -> None:
+    """Both places that name the schema count."""
     recorded(tmp_path / "l.db", 1).close()
     with sqlite3.connect(tmp_path / "l.db") as connection:
-        connection.execute("UPDATE arbiter_ledger_version SET version_num = '9999'")
+        connection.execute(f"UPDATE {column} = '9999'")
     with pytest.raises(LedgerUnavailable, match="its schema 9999 is newer"):
         Ledger(tmp_path / "l.db")
 
