@@ -152,6 +152,8 @@ class Ledger:
         """The checker that commits entries ahead; None with `ahead="never"`."""
         self._since_anchor = 0
         self._exports: list[Export] = []
+        self._forgotten: set[tuple[str | None, str | None]] = set()
+        """The threads and subjects that were erased through this object: the database does not know them any more."""
 
     def _open_store(self) -> Store:
         return Store(open_database(self._where, SCHEMA, create=self._create), self._options.keeping())
@@ -423,8 +425,8 @@ class Ledger:
         whole: an entry says when and how much was erased. Nodes, verdicts, scores and times remain.
         With `checkpointer`, its checkpoints of these threads are deleted too; `elsewhere` of the result names
         other copies. A thread that was erased before, or never had an id, is named by its ref.
-        Warns if there is no such thread or subject. Raises `ConfigurationError` unless exactly one of the two is
-        given.
+        Warns if there is no such thread or subject, unless this object has erased it before. Raises
+        `ConfigurationError` unless exactly one of the two is given.
         """
         if (thread_id is None) == (subject is None):
             raise ConfigurationError("erase: give either thread_id or subject.")
@@ -436,6 +438,8 @@ class Ledger:
             )
         self.flush(SETTLE)
         erased = erase(self._store, *self._erased(thread_id, subject), reason, self._now())
+        if erased.threads:
+            self._forgotten |= {(thread_id, subject), *((name, None) for name in erased.thread_ids)}
         self._since_anchor += erased.threads
         if checkpointer is None:
             return erased
@@ -444,16 +448,17 @@ class Ledger:
         return erased
 
     def _erased(self, thread_id: str | None, subject: str | None) -> tuple[str, tuple[str, ...]]:
-        """The condition for the threads that are to be erased, and its values. Warns if there are none."""
+        """The condition for the threads that are to be erased, and its values. Warns if there never were any."""
+        is_done = (thread_id, subject) in self._forgotten
         if subject is not None:
-            if why := self._queries.unknown_subject(subject):
+            if not is_done and (why := self._queries.unknown_subject(subject)):
                 _warn(f"{why} Nothing was erased.")
             return ABOUT, (storable(subject),) * 2
         name = str(thread_id)
         try:
             return "ref = ?", (self._queries.names_of(name)[0],)
         except ConfigurationError as error:
-            _warn(f"{error} Nothing was erased.")
+            _warn("" if is_done else f"{error} Nothing was erased.")
             return "thread_id = ?", (storable(name),)
 
     def prune(self, keep_days: float | None = None) -> Erasure:

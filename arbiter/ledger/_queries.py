@@ -427,10 +427,8 @@ class Queries:
             return int(found[0][0])
         rows = self.rows(f"SELECT thread_id FROM threads ORDER BY last_at DESC LIMIT {_NEWEST}", [])
         names = [row[0] for row in rows if row[0] is not None]
-        (erased,) = next(self.rows("SELECT COUNT(*) FROM threads WHERE erased_at IS NOT NULL", []))
-        hint = {0: "", 1: " 1 thread was erased with its name: give its ref."}.get(
-            erased, f" {erased} threads were erased with their names: give the ref of one."
-        )
+        erased = any(self.rows("SELECT 1 FROM threads WHERE erased_at IS NOT NULL LIMIT 1", []))
+        hint = " If it was erased, its name was erased; give its ref." if erased else ""
         raise ConfigurationError(f"this ledger has no thread {name!r}.{nearest(name, names)}{hint}")
 
     def thread(self, thread_id: str, *, run: str | int | None = None, after: int = 0) -> list[Row]:

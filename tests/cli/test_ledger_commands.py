@@ -154,7 +154,7 @@ def test_an_erased_thread_is_found_by_its_ref(folder: Path, tmp_path: Path) -> N
     name, marked = cells(typed("history", "--ledger", str(path)).splitlines()[2])[0].split()
     assert marked == "(erased)"
     assert "· pay · completed" in typed("history", name, "--ledger", str(path))
-    assert "1 thread was erased with its name: give its ref." in refused(
+    assert "If it was erased, its name was erased; give its ref." in refused(
         "history", "gone", "--ledger", str(path)
     )
 

@@ -280,13 +280,21 @@ def test_erasing_a_thread_leaves_no_byte_of_it_and_the_chain_whole(tmp_path: Pat
         assert (bool(found), found.erased) == (True, 3)
         assert b"canary-1" not in b"".join(part.read_bytes() for part in tmp_path.glob("l.db*"))
         assert len([*ledger.items()]) == 6  # nodes, verdicts, scores and times stay
-        with pytest.warns(ArbiterWarning, match="no thread 'thread-canary-1'.*Nothing was erased"):
-            assert ledger.erase(thread_id="thread-canary-1", reason="again").threads == 0
+        # A second time changes nothing; a ledger that does not remember the first cannot tell it from a misspelt name.
+        before = ledger.last_entry
+        assert ledger.erase(thread_id="thread-canary-1", reason="again").threads == 0
+        with (
+            Ledger(path) as another,
+            pytest.warns(ArbiterWarning, match="no thread 'thread-canary-1'.*Nothing was erased"),
+        ):
+            assert another.erase(thread_id="thread-canary-1", reason="again").threads == 0
+        assert ledger.last_entry == before
         # A run that ends later under that name opens a new thread.
         app.invoke({}, conf("thread-canary-1"))
         ledger.flush(60)
         assert len(list(ledger.history("thread-canary-1").items())) == 2
         assert ledger.erase(subject="user-canary-2", reason="GDPR").threads == 1
+        assert ledger.erase(subject="user-canary-2", reason="GDPR").threads == 0
         assert ledger.verify()
 
 
