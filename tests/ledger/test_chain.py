@@ -185,6 +185,19 @@ def test_with_anchors_of_elsewhere_a_cut_and_a_dropped_thread_are_found(tmp_path
         assert any("its newest part was removed" in str(finding) for finding in found.findings)
 
 
+def test_a_forged_anchor_covers_no_more_entries(tmp_path: Path) -> None:
+    """An edit of the entry up to which the newest anchor reaches does not make later entries count as anchored."""
+    with recorded(tmp_path / "l.db", 1) as ledger:
+        ledger.anchor()
+        payments(ledger)[1].invoke({"amount": 1}, conf("t0"))
+        ledger.flush(60)
+        before = ledger.verify()
+        with sql(tmp_path / "l.db") as run:
+            run("UPDATE anchors SET upto = upto + 1000")
+        after = ledger.verify()
+    assert [(found.anchored, found.after_anchor) for found in (before, after)] == [(3, 3), (3, 3)]
+
+
 def test_a_cut_below_an_anchor_is_found_in_the_database_alone(tmp_path: Path) -> None:
     found = attacked(tmp_path, cut)
     assert any("anchor 1 knows 3 entries, there are 2" in str(finding) for finding in found.findings)
