@@ -73,7 +73,7 @@ class ConditionChecker(PolicyChecker):
             "history": Totals(history, self._instructions),
             "node": own.node,
             "instruction": own.instruction,
-            "config": config.get("configurable") or {},
+            "config": config.get("configurable", {}),
         }
         try:
             if self._deny is not None and self._deny.evaluate(values):

@@ -323,9 +323,14 @@ def test_a_rule_that_reads_missing_contents_has_no_decision(
         if erase:
             ledger.erase(thread_id="t", reason="request")
         report = ledger.replay(pack(tmp_path, "reads", CATCHES), allow=["tests."])
-        where = "input" if became in ("not kept", "erased") else "input.note"
-        assert dict(report.unknown) == {f"{where} was {became}": 1}
+        assert dict(report.unknown) == {f"input.note was {became}": 1}
         assert report.summary.same == 0
+        for where, needs in (("input.note", 'input.note == ""'), ("config.user_id", 'config.user_id == "x"')):
+            lacks = where == "input.note" or became in ("not kept", "erased")
+            read = ledger.replay(pack(tmp_path, "asks", f"name: asks, use: condition, deny_when: '{needs}'"))
+            assert dict(read.unknown) == ({f"{where} was {became}": 1} if lacks else {})
+        nothing = ledger.replay(pack(tmp_path, "node", 'name: asks, use: condition, deny_when: node == "x"'))
+        assert nothing.summary.same == 1
         denies = "name: stop, use: at_most, times: 0, target_nodes: pay"
         known = ledger.replay(pack(tmp_path, "denies", CATCHES, denies), allow=["tests."])
         assert dict(known.unknown) == {}

@@ -77,6 +77,12 @@ def _use(missing: Any, *_: object, **__: object) -> NoReturn:
     raise UnreadableError(what)
 
 
+def _part_of(missing: Missing, key: Any) -> Missing:
+    """What a missing mapping would have under `key`: as missing as the whole, with a name of its own."""
+    notes, what = object.__getattribute__(missing, "_notes"), object.__getattribute__(missing, "_what")
+    return Missing(notes, what.replace(" was ", f".{key} was ", 1))
+
+
 for _name in (
     *(
         "getitem",
@@ -129,17 +135,20 @@ class RecordedState(View):
         value = self._known[key]
         return _use(value) if type(value) is Missing else value
 
-    def __getitem__(self, key: Any) -> Any:
+    def _look_for(self, key: Any) -> None:
+        """Note a key of which nothing is known, by its name."""
         if key not in self._known and self._lacks is not None:
-            _use(self._lacks)
+            _use(_part_of(self._lacks, key))
+
+    def __getitem__(self, key: Any) -> Any:
+        self._look_for(key)
         return self._found(key)
 
     def get(self, key: Any, default: Any = None) -> Any:
         return self._found(key) if key in self else default
 
     def __contains__(self, key: object) -> bool:
-        if key not in self._known and self._lacks is not None:
-            _use(self._lacks)
+        self._look_for(key)
         return key in self._known
 
     def __iter__(self) -> Iterator[Any]:

@@ -381,7 +381,7 @@ class ThreadVisit:
         notes = self._candidate.notes
         config, marks = self.pasts.configs.get(attempt.execution, (None, False))
         if config is None:
-            lost = Missing(notes, "the config of its run was not kept")
+            lost = Missing(notes, f"config was {attempt.lost or 'not kept'}")
             known = {} if self._thread_id is None else {"thread_id": self._thread_id}
             return {"configurable": cast(Any, RecordedState(known, lost))}
         return {"configurable": state_of(config, "config", notes, marks=marks, lost=None)}
