@@ -85,7 +85,7 @@ class Health:
 class Ledger:
     """Records what governed graphs do in a SQLite file or a PostgreSQL database.
 
-    `where` is a path, `sqlite:///...` or `postgresql://...`. `states` is what is kept of inputs and outputs:
+    `url` is a path, `sqlite:///...` or `postgresql://...`. `states` is what is kept of inputs and outputs:
     `bounded` (at most 256 KiB of a node run, 16 KiB of a text, the first 20 and last 80 elements of a list), `full`,
     `digest` (of each whole field, so each node waits until all of it is read) or `none`.
     With `ahead="acts"` an entry is committed before the body of each node
@@ -103,7 +103,7 @@ class Ledger:
 
     def __init__(
         self,
-        where: str | os.PathLike[str],
+        url: str | os.PathLike[str],
         *,
         states: States = "bounded",
         ahead: Mode = "never",
@@ -133,7 +133,7 @@ class Ledger:
             "redactor", redactor, "an object with redact()", redactor is None or hasattr(redactor, "redact")
         )
         _expect("clock", clock, "a callable", callable(clock))
-        self._where = where
+        self._where = url
         self._create = create
         self._key: Key | None = key_from(key)
         self._sink = sink_for(anchors)
