@@ -372,7 +372,9 @@ QUICK = Effort(seconds=0.8, steps=500, loops=2, kept=900, long_run=3_000, tight=
 class _Alone(NodeRun):
     """A node run without LangGraph."""
 
-    is_shared = False
+    @property
+    def is_shared(self) -> bool:
+        return False
 
     def body(self, buffered: bool) -> Any:
         return _closure(self.input)
