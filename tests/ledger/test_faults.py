@@ -104,7 +104,7 @@ def test_a_full_disk_leaves_gaps_that_add_up_and_one_warning(tmp_path: Path) -> 
     assert said["full"]
     assert said["intact"]
     assert len(said["warnings"]) == 1
-    assert "cannot be written" in said["warnings"][0]
+    assert "could not be written" in said["warnings"][0]
     run = {"before": 20, "one": 95, "two": 60}
     with sql(path) as query:
         rows = query(
