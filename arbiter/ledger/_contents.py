@@ -394,6 +394,20 @@ def restored(value: Any) -> Any:
     return {key_from(key): restored(part) for key, part in given.items()}
 
 
+def said(part: Any) -> Any:
+    """The texts in contents that are no state, such as reasons: of one that was cut its beginning, and nothing of
+    what was left out.
+    """
+    parts: Any = part
+    if isinstance(part, list):
+        return [text for each in parts if (text := said(each)) is not None]
+    if not isinstance(part, dict):
+        return part
+    if isinstance(cut := parts.get("$cut"), dict):
+        return cast(Any, cut).get("text")
+    return {name: text for name, each in parts.items() if (text := said(each)) is not None}
+
+
 def _message_from(parts: dict[str, Any]) -> Any:
     found = {name: restored(part) for name, part in parts.items()}
     kind = found.pop("type")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
@@ -12,7 +13,7 @@ from arbiter.history import HistoryItem, RunHistory
 from arbiter.history._record import Account, PolicyDecision, Record
 from arbiter.history._results import Results
 from arbiter.instructions import recorded_instruction
-from arbiter.ledger._contents import restored
+from arbiter.ledger._contents import restored, said
 from arbiter.ledger._database import LedgerError
 from arbiter.ledger._entries import checks_of, routes_of, scores_of, times_of
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Outcome, Verdict
@@ -20,6 +21,9 @@ from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Outcome, Verdict
 T = TypeVar("T")
 Parsed = tuple[dict[str, Any], dict[str, Any] | None]
 """The body and the contents of an entry."""
+
+
+_STAGE = len(fields(EvaluatorTrace))
 
 
 class Row(NamedTuple):
@@ -94,7 +98,7 @@ def record_of(
     record.duration = lasted
     record.input = state_of(found.get("edited", found.get("input")))
     record.output = state_of(found.get("output"))
-    reasons: Mapping[str, str] = found.get("reasons") or {}
+    reasons: Mapping[str, str] = said(found.get("reasons")) or {}
     checks = checks_of(body)
     record.checks = {name: Verdict(kind, reasons.get(name, "")) for name, kind in checks.items()}
     record.routes = routes_of(body)
@@ -108,11 +112,11 @@ def record_of(
             )
         )
     record.redirected_by = (body.get("route") or {}).get("policy")
-    record.notes = dict(found.get("notes") or {})
-    record.errors = dict(found.get("errors") or {})
-    record.error = found.get("error")
-    record.error_types = tuple(found.get("error_types") or ())
-    record.corrections = tuple(found.get("corrections") or ())
+    record.notes = dict(said(found.get("notes")) or {})
+    record.errors = dict(said(found.get("errors")) or {})
+    record.error = said(found.get("error"))
+    record.error_types = tuple(said(found.get("error_types")) or ())
+    record.corrections = tuple(said(found.get("corrections")) or ())
     record.gating = state_of(found.get("gating"))
     results: dict[str, EvaluationResult] = {}
     errors: dict[str, str] = {}
@@ -120,25 +124,25 @@ def record_of(
     versions: dict[str, str] = {}
     trace: Sequence[Any] = ()
     for part, text in ((body, found), *((late, more or {}) for late, more in judged)):
-        said: Mapping[str, Any] = text.get("evaluations") or {}
+        judged_so: Mapping[str, Any] = text.get("evaluations") or {}
         for score in scores_of(part):
-            of: Mapping[str, Any] = said.get(score.evaluator) or {}
+            of: Mapping[str, Any] = judged_so.get(score.evaluator) or {}
             results[score.evaluator] = EvaluationResult(
                 score.score,
                 score.passed,
-                of.get("feedback", ""),
+                said(of.get("feedback")) or "",
                 restored(of.get("metadata") or {}),
                 outcome=score.outcome,
             )
             if score.version:
                 versions[score.evaluator] = score.version
-        problems: Mapping[str, str] = text.get("evaluation_errors") or {}
+        problems: Mapping[str, str] = said(text.get("evaluation_errors")) or {}
         for name, outcome, *_ in part.get("failed") or ():
             errors[name], ended[name] = problems.get(name, "it failed"), outcome
         ended.update(dict.fromkeys(part.get("not_run") or (), "not_applicable"))
         results = _ordered(results, part.get("order") or ())
-        trace = text.get("trace") or trace
-    stages = [EvaluatorTrace(*stage) for stage in trace]
+        trace = said(text.get("trace")) or trace
+    stages = [EvaluatorTrace(*stage) for stage in trace if len(stage) == _STAGE]
     record.evaluations = Results(results, errors, stages, ended=ended, versions=versions)
     return record
 

@@ -29,6 +29,9 @@ class _Refuses(NodeEvaluator):
         raise EvaluationError("the judge did not answer", outcome="timeout")
 
 
+_LONG = "because " * 1_000
+
+
 def _half(_: Any) -> float:
     return 0.5
 
@@ -125,6 +128,38 @@ def test_the_stages_of_a_group_come_back_as_they_were(where: Path, durable: bool
         known = {item.node: item.to_dict() for item in arbiter_os.history_of(thread_id="t").items()}
         assert {item.node: item.to_dict() for item in ledger.items()} == known
         assert [part["status"] for part in known["write"]["evaluator_trace"]][:2] == ["ran", "not_selected"]
+        assert ledger.verify()
+
+
+class _Verbose(_AllButOne):
+    """Says much about each of its evaluators."""
+
+    def _run(self, evaluators: Sequence[NodeEvaluator]) -> GroupOutcome:
+        return GroupOutcome(
+            results={each.name: EvaluationResult(1.0, True, _LONG) for each in evaluators[::2]},
+            errors={each.name: _LONG for each in evaluators[1::2]},
+            trace=[EvaluatorTrace(each.name, "run", "ran", 1.5, _LONG) for each in evaluators],
+        )
+
+
+def test_more_is_said_about_a_node_run_than_is_kept_of_one(where: Path) -> None:
+    """The item is read again: with the beginning of each text, and the first and the last stages."""
+    with Ledger(where) as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        arbiter_os.add_evaluation_cycle(_Verbose(True, threading.Event()))
+        for number in range(200):
+            arbiter_os.add_evaluator(Judge(f"e{number}", _half))
+        arbiter_os.govern(chain(Spy("write"))).invoke({}, conf("t"))
+        assert ledger.flush(60)
+        (stored,) = ledger.items()
+        said = [result.feedback for result in stored.evaluation_results.values()]
+        said += stored.evaluation_errors.values()
+        assert len(said) == 200
+        assert all(_LONG.startswith(text) and len(text) > 100 for text in said)
+        whole = _LONG[:4_000]
+        first, *_, last = stages = stored.evaluator_trace
+        assert (first.name, last.name, first.detail, last.detail) == ("e0", "e199", whole, whole)
+        assert 2 < len(stages) < 200
         assert ledger.verify()
 
 
