@@ -110,7 +110,7 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
         self.ending: dict[str, tuple[Record, Callable[[], None]]] = {}
         """By task, the call that tells listeners of its end once its writers are done."""
         self.reads: dict[Any, Any] = {}
-        """The reads of its checkpoint that this superstep's tasks share, by place."""
+        """The reads of its checkpoint that this superstep's tasks share, by place and event loop."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FactsChannel) and other.core is self.core

@@ -116,7 +116,7 @@ class _Noted:
 
 
 class Reads:
-    """The reads of one checkpoint by the tasks of one execution."""
+    """The reads of one checkpoint by the tasks of one execution that run in one event loop, or in none."""
 
     def __init__(self, place: RunnableConfig, noted: _Noted) -> None:
         self._place = place
@@ -156,11 +156,20 @@ _noted: WeakValueDictionary[tuple[Any, ...], _Noted] = WeakValueDictionary()
 
 def _reads_at(conf: Mapping[str, Any], place: RunnableConfig) -> Reads:
     known, key = reads_in(conf), _key(place)
+    # A body may run a subgraph in a loop of its own, whose nodes read this checkpoint too.
+    own = key, _loop()
     with _lock:
-        if (found := known.get(key)) is None:
+        if (found := known.get(own)) is None:
             noted = _noted.get(key) or _noted.setdefault(key, _Noted())
-            found = known[key] = Reads(place, noted)
+            found = known[own] = Reads(place, noted)
         return found
+
+
+def _loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _key(place: RunnableConfig) -> tuple[Any, ...]:

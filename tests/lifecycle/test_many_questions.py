@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any
 from unittest.mock import patch
@@ -134,6 +135,46 @@ def test_two_executions_of_one_process_share_no_answer_though_the_saver_keeps_th
     outcomes: Any = asyncio.run(go())
     assert sorted(paid) == sorted({*paid})
     assert all(isinstance(each, dict | ApprovalUsedError) for each in outcomes), outcomes
+
+
+class SavesSlowly(InMemorySaver):
+    """A saver that needs time for each checkpoint and, in an event loop, for each read."""
+
+    def put(self, *args: Any) -> Any:
+        time.sleep(0.3)
+        return super().put(*args)
+
+    async def aput(self, *args: Any) -> Any:
+        await asyncio.sleep(0.3)
+        return super().put(*args)
+
+    async def aget_tuple(self, config: Any) -> Any:
+        await asyncio.sleep(0.02)
+        return self.get_tuple(config)
+
+
+@MODES
+def test_branches_that_run_graphs_in_event_loops_of_their_own_wait_for_no_other_loop(mode: str) -> None:
+    """A fork is saved in the background, so the inner nodes are the first to find the outer checkpoint."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(BudgetChecker("budget", calls=100, per="thread", target_nodes=["asks"]))
+
+    def asks(state: Any) -> Any:
+        return {"log": [interrupt("which?")]}
+
+    inner = arbiter_os.govern(StateGraph(State).add_node("asks", asks).add_edge(START, "asks").compile())
+
+    def pay(state: Any) -> Any:
+        return {"log": asyncio.run(inner.ainvoke({"log": []}))["log"]}
+
+    app = arbiter_os.govern(fan_out(pay, 4, SavesSlowly()))
+
+    def go(what: Any, config: Any) -> Any:
+        return app.invoke(what, config) if mode == "sync" else asyncio.run(app.ainvoke(what, config))
+
+    assert len(go({"log": []}, thread("1"))["__interrupt__"]) == 4
+    fork = next(iter(app.get_state_history(thread("1")))).config
+    assert len(go(None, fork)["__interrupt__"]) == 4
 
 
 def place_of(question: Any) -> str:
