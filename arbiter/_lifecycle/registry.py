@@ -24,7 +24,6 @@ from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.verdicts import ALLOW, Verdict
 
 _WITH_TWINS = (Advisor, CorrectionGate)
-_MOST_PLANS = 1000
 C = TypeVar("C", bound=Contract)
 T = TypeVar("T", bound=Contract)
 
@@ -130,8 +129,6 @@ class Registry:
 
     def __init__(self) -> None:
         self.version = 0
-        self._plans: tuple[int, dict[tuple[str, Instruction | None, frozenset[str]], Plan]] = 0, {}
-        """A version and its plans so far. One pair: another thread must not find older plans beside a newer version."""
         self._lock = new_lock()
         self._loop = EventLoop()
         """The event loop of this `ArbiterOS`'s async evaluators. An evaluator that blocks it delays no other
@@ -319,20 +316,11 @@ class Registry:
                 )
 
     def plan(self, node: str, instruction: Instruction | None, reachable: frozenset[str]) -> Plan:
-        """The contracts that apply to that node, worked out once for each version.
+        """The contracts that apply to that node.
 
         `reachable` are the nodes of its graph: a policy that redirects to another node belongs to another
         graph.
         """
-        version, plans = self._plans
-        if version != self.version or len(plans) > _MOST_PLANS:
-            version, plans = self._plans = self.version, {}
-        key = node, instruction, reachable
-        if (plan := plans.get(key)) is None:
-            plan = plans[key] = self._planned(node, instruction, reachable)
-        return plan
-
-    def _planned(self, node: str, instruction: Instruction | None, reachable: frozenset[str]) -> Plan:
         with self._lock:
             checkers = tuple(_applying(self.checkers, node, instruction, reachable))
             output_checkers = tuple(_applying(self.output_checkers, node, instruction, reachable))
