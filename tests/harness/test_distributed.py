@@ -365,7 +365,7 @@ def test_a_mistake_of_the_workers_is_raised_once(project: Path, cluster: str) ->
     run = odd.suite().prepare()
     run.driver = on_ray(cluster, SuiteFile("odd.yaml", odd.grading))
     odd.write("odd.yaml", SUITE.replace("at_most: 2", "at_most: 3"))
-    with pytest.raises(ConfigurationError, match="suite differs from the driver.s: row brief changed"):
+    with pytest.raises(ConfigurationError, match="differs from the driver's: row brief changed"):
         run.run()
     other = odd.suite().prepare()
     other.driver = on_ray(cluster, SuiteFile("nowhere.yaml", odd.grading))
