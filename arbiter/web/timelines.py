@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from arbiter.ledger._contents import said
 from arbiter.ledger._entries import ITEMS, checks_of, routes_of, times_of
 from arbiter.ledger._reading import Entry, time_of
 from arbiter.web.drawing import target_of
@@ -80,7 +81,7 @@ def _run(entry: Entry, longest: int) -> Run:
     began, seconds = times_of(body)
     decision: Mapping[str, Any] = body.get("decision") or {}
     policy = decision.get("policy")
-    reasons: Mapping[str, str] = entry.contents.get("reasons") or {}
+    reasons: Mapping[str, str] = said(entry.contents.get("reasons")) or {}
     kind = decision.get("kind") or ("allow" if body.get("status") != "denied" else "deny")
     instruction = body.get("instruction")
     return Run(
@@ -91,7 +92,7 @@ def _run(entry: Entry, longest: int) -> Run:
         verdict=str(kind),
         policy=policy,
         target=target_of(body),
-        why=reasons.get(str(policy)) or entry.contents.get("error") or "",
+        why=reasons.get(str(policy)) or said(entry.contents.get("error")) or "",
         attempt=int(body.get("attempt", 1)),
         at=time_of(round(began * 1_000_000)),
         seconds=seconds,
