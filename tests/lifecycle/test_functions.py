@@ -538,11 +538,14 @@ def test_executions_that_resume_one_pause_at_once_run_a_function_once() -> None:
 
 
 def test_a_rule_that_is_switched_on_holds_from_the_next_call_of_a_function_and_the_next_graph() -> None:
+    def double(number: int) -> int:
+        return 2 * number
+
     checker = Check("never", lambda history: (False, "no"))
     checker.mode = "off"
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(checker)
-    function: Any = arbiter_os.govern(lambda number: 2 * number)
+    function = arbiter_os.govern(double)
     graph = chain(Spy("work"))
     assert function(2) == 4
     arbiter_os.govern(graph).invoke({"log": []})

@@ -140,13 +140,13 @@ def test_two_executions_of_one_process_share_no_answer_though_the_saver_keeps_th
 class SavesSlowly(InMemorySaver):
     """A saver that needs time for each checkpoint and, in an event loop, for each read."""
 
-    def put(self, *args: Any) -> Any:
+    def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
         time.sleep(0.3)
-        return super().put(*args)
+        return super().put(config, checkpoint, metadata, new_versions)
 
-    async def aput(self, *args: Any) -> Any:
+    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
         await asyncio.sleep(0.3)
-        return super().put(*args)
+        return super().put(config, checkpoint, metadata, new_versions)
 
     async def aget_tuple(self, config: Any) -> Any:
         await asyncio.sleep(0.02)
