@@ -25,7 +25,6 @@ from langgraph._internal._constants import (
     CONFIG_KEY_SEND,
     CONFIG_KEY_TASK_ID,
     CONFIG_KEY_THREAD_ID,
-    INTERRUPT,
     NS_SEP,
     NULL_TASK_ID,
     RESUME,
@@ -338,7 +337,7 @@ def _given_to(question: Question, conf: Mapping[str, Any], spot: int | None, wri
         ids = [shown.id for shown in shown_to_humans if _shows(shown, question)]
         # LangGraph also applies the id of a task's first question to a later one.
         return pad.resume[after] if not ids or any(id in by_id for id in ids) else None
-    if any(_shows(shown, question) for shown in _interrupts(_loaded(pad))):
+    if any(_shows(shown, question) for shown in Writes(_loaded(pad)).interrupts()):
         return pad.get_null_resume(False)
     return None
 
@@ -361,13 +360,6 @@ def _take(question: Question, conf: dict[str, Any], at: int | None, spot: int | 
     conf[CONFIG_KEY_SEND]([(RESUME, list(pad.resume))])
     if at is None:
         skip_ours(conf)
-
-
-def _interrupts(writes: Sequence[Any]) -> list[Any]:
-    """The questions among pending writes."""
-    return [
-        each for _, channel, found in writes if channel == INTERRUPT for each in cast(Sequence[Any], found)
-    ]
 
 
 def _shows(shown: Any, question: Question) -> bool:

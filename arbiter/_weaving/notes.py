@@ -14,6 +14,7 @@ import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -78,9 +79,10 @@ class Writes:
         """The finished tasks, which have written a fact."""
         return {task: None for task, writes in self.of.items() if any(c == FACTS for c, _ in writes)}
 
-    def interrupts(self, task: str) -> list[Any]:
-        """The questions of a task."""
-        return [each for channel, found in self.of.get(task, ()) if channel == _INTERRUPT for each in found]
+    def interrupts(self, task: str | None = None) -> list[Any]:
+        """The questions of a task, by default those of all tasks."""
+        writes = chain.from_iterable(self.of.values()) if task is None else self.of.get(task, ())
+        return [each for channel, found in writes if channel == _INTERRUPT for each in found]
 
 
 # Reads --------------------------------------------------------------------------------------------
