@@ -59,7 +59,9 @@ Effect = Callable[[list[Target]], Nudges | Awaitable[Nudges]]
 RoundOf = Callable[[HistoryItem], Hashable]
 """Returns the round of the conversation that a node run belongs to."""
 HEADING = "A thought comes to your mind. Nobody else knows of it, and you do not mention it:"
-_KEPT = 1_000
+_KEPT = 10_000
+"""The conversations whose nudges are kept."""
+_LOGGED = 1_000
 _PURSE = "intervention"
 _BEAT = 0.05
 """Seconds between two checks of a waiting thread whether the event loop still runs."""
@@ -129,12 +131,15 @@ class _Interventions(Advisor):
         """The last evaluations, oldest first; at most 1,000."""
         self._lock = new_lock()
         self._rounds: OrderedDict[Any, _Round] = OrderedDict()
-        self._waiting: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
+        self._waiting: OrderedDict[str, dict[str, list[str]]] = OrderedDict()
+        """The nudges that no turn has had yet, by conversation and agent."""
         self._warned = False
+        self._dropped = False
         self._turns: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
         """The nudges of an agent's newest turn; later calls in that turn get them again."""
         self._given: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._kept: OrderedDict[tuple[str, str], list[tuple[int, str]]] = OrderedDict()
+        self._kept: OrderedDict[str, dict[str, list[tuple[int, str]]]] = OrderedDict()
+        """The lasting thoughts, by conversation and agent, with the number of messages before each."""
 
     @property
     def interventions(self) -> Sequence[Intervention]:
@@ -239,8 +244,7 @@ class _Interventions(Advisor):
         with self._lock:
             known = self._rounds.get(key)
             found = self._rounds.setdefault(key, _Round())
-            while len(self._rounds) > _KEPT:
-                self._rounds.popitem(last=False)
+            _shorten(self._rounds)
             return found, key, known is None
 
     def _evaluating_step(
@@ -250,7 +254,7 @@ class _Interventions(Advisor):
         about = {"step": step if isinstance(step, int) else 0, "thread_id": thread_id or None}
         yield from self._evaluating_over((said, None), thread_id, about)
         with self._lock:
-            agents = {agent for run, agent in (*self._waiting, *self._kept) if run == thread_id}
+            agents = {*self._waiting.get(thread_id, ()), *self._kept.get(thread_id, ())}
             given = {agent: self._text_for(thread_id, agent, []) for agent in sorted(agents)}
             turn.nudges = {agent: text for agent, text in given.items() if text}
 
@@ -274,8 +278,7 @@ class _Interventions(Advisor):
             if known is None or is_over:
                 self._rounds.pop(key, None)
                 found = self._rounds[key] = _Round()
-                while len(self._rounds) > _KEPT:
-                    self._rounds.popitem(last=False)
+                _shorten(self._rounds)
             else:
                 found = known
             found.acted[agent] = where
@@ -331,18 +334,30 @@ class _Interventions(Advisor):
                 unstored: str = yield Storing(call, warn)
                 found = replace(found, problem=problems(found.problem, unstored))
             with self._lock:
-                self.log = [*self.log, found][-_KEPT:]
+                self.log = [*self.log, found][-_LOGGED:]
                 for agent, nudge in found.nudges.items():
                     thoughts.append((agent, nudge))
-                    waiting = self._waiting.setdefault((run, agent), [])
-                    if nudge not in waiting:  # an intervention may fire at each step before the agent acts
-                        waiting.append(nudge)
-                    kept = self._kept.setdefault((run, agent), []) if intervention.persist else None
-                    if kept is not None and nudge not in (known for _, known in kept):
-                        kept.append((len(talk[0]), nudge))
-                for known in (self._waiting, self._kept):
-                    while len(known) > _KEPT:
-                        known.popitem(last=False)
+                    self._keep(run, agent, nudge, len(talk[0]) if intervention.persist else None)
+
+    def _keep(self, run: str, agent: str, nudge: str, lasting_from: int | None) -> None:
+        """Keep a nudge for the agent's next turn, and for all later ones if it lasts."""
+        waiting = self._waiting.setdefault(run, {}).setdefault(agent, [])
+        if nudge not in waiting:  # an intervention may fire at each step before the agent acts
+            waiting.append(nudge)
+        self._waiting.move_to_end(run)
+        if lasting_from is not None:
+            kept = self._kept.setdefault(run, {}).setdefault(agent, [])
+            if nudge not in (known for _, known in kept):
+                kept.append((lasting_from, nudge))
+        dropped = [_shorten(known) for known in (self._waiting, self._kept)]
+        if any(dropped) and not self._dropped:
+            self._dropped = True
+            _log.warning(
+                "intervention %r keeps the nudges of %d conversations and drops those of the conversations "
+                "that have rested longest. (This is reported once.)",
+                self.name,
+                _KEPT,
+            )
 
     def _targets(
         self,
@@ -354,7 +369,8 @@ class _Interventions(Advisor):
         """The conversation for each target, including the thoughts given to the agents."""
         kept: list[tuple[int, Event]] = []
         for agent in intervention.agents:
-            kept += [(at, _thought(agent, nudge)) for at, nudge in self._kept.get((run, agent), ())]
+            lasting = self._kept.get(run, {}).get(agent, ())
+            kept += [(at, _thought(agent, nudge)) for at, nudge in lasting]
         known = {event.text for _, event in kept}
         said, writers = talk
         now = [(len(said), _thought(agent, nudge)) for agent, nudge in thoughts if nudge not in known]
@@ -380,17 +396,22 @@ class _Interventions(Advisor):
                 return given or None
             begun = self._turns.get((run, agent), []) if goes_on else []
             text = self._given[run, item.id] = self._text_for(run, agent, begun)
-            for known in (self._given, self._turns):
-                while len(known) > _KEPT:
-                    known.popitem(last=False)
+            _shorten(self._given)
+            _shorten(self._turns)
         return text or None
 
     def _text_for(self, run: str, agent: str, begun: Sequence[str]) -> str:
         """The nudges that wait for an agent, after those that its turn `begun` with, as one text; "" without
         any."""
-        nudges = list(dict.fromkeys([*begun, *self._waiting.pop((run, agent), [])]))
+        waiting = self._waiting.get(run, {})
+        nudges = list(dict.fromkeys([*begun, *waiting.pop(agent, [])]))
+        if not waiting:
+            self._waiting.pop(run, None)
         self._turns[run, agent] = nudges
-        lasting = [nudge for _, nudge in self._kept.get((run, agent), ()) if nudge not in nudges]
+        if run in self._kept:
+            self._kept.move_to_end(run)
+        kept = self._kept.get(run, {}).get(agent, ())
+        lasting = [nudge for _, nudge in kept if nudge not in nudges]
         return "\n\n".join([HEADING, *lasting, *nudges]) if lasting or nudges else ""
 
 
@@ -749,6 +770,14 @@ def _answered(answer: Any) -> _Evaluating[Any]:
     if isinstance(found, Exception):
         raise found
     return found
+
+
+def _shorten(known: OrderedDict[Any, Any]) -> bool:
+    """Drop the first entries beyond the limit; True if there were any."""
+    excess = len(known) - _KEPT
+    for _ in range(excess):
+        known.popitem(last=False)
+    return excess > 0
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

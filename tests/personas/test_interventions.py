@@ -1096,6 +1096,23 @@ def test_nudge_of_a_step_is_gone_in_the_next_unless_it_persists() -> None:
         assert one.evaluate([*SAID, AIMessage("Hi again", name="Pam")], step=2) == second
 
 
+def test_nudges_of_ten_thousand_conversations_are_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """Of more, the ones that have rested longest are dropped, and that is reported once."""
+    one = Intervention(JIM, persist=True).set_functional_precondition(lambda t: not t[0].trajectory.events)
+    one.set_effect("Sing.")
+    for number in range(9_999):
+        one.evaluate([], step=1, thread_id=str(number))
+    assert one.evaluate(SAID, step=2, thread_id="0") == {"Jim": f"{HEADING}\n\nSing."}
+    assert not caplog.records
+    for number in range(9_999, 10_001):
+        one.evaluate([], step=1, thread_id=str(number))
+    assert "drops those of the conversations" in caplog.text
+    assert len(caplog.records) == 1
+    assert one.evaluate(SAID, step=3, thread_id="0") == {"Jim": f"{HEADING}\n\nSing."}
+    assert one.evaluate(SAID, step=2, thread_id="1") == {}
+    assert one.evaluate(SAID, step=2, thread_id="2") == {"Jim": f"{HEADING}\n\nSing."}
+
+
 @MODES
 def test_step_that_fails_is_evaluated_again(mode: str) -> None:
     batch = lonely(MockJudge({}))
