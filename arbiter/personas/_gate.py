@@ -91,7 +91,8 @@ _log = logging.getLogger("arbiter.personas")
 RECENT = 5
 """The agent's last messages with which a draft is compared."""
 NOTHING_TO_SAY = "DONE"
-_OPEN = 1_000
+_OPEN = 10_000
+"""Actions whose drafts are kept until they are decided."""
 _MOST_LATE = 64
 """Abandoned questions that may still occupy a thread each, in sync runs."""
 
@@ -542,7 +543,12 @@ class PersonaGate(CorrectionGate):
     def _known(self, key: tuple[str, str]) -> _Open:
         with self._lock:
             found = self._open.get(key)
-        return self._begin(key) if found is None else found
+        if found is not None:
+            return found
+        self.tell(
+            "open", f"more than {_OPEN:,} actions are open, so the earlier drafts of some are forgotten."
+        )
+        return self._begin(key)
 
     def _forget(self, key: tuple[str, str]) -> None:
         with self._lock:

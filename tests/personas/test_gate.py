@@ -105,6 +105,36 @@ def test_the_best_attempt_is_taken_when_all_fail(mode: str) -> None:
     assert gate.actions[0].corrected_text is None
 
 
+def test_forgotten_drafts_are_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Drafts that wait for their next attempt are bounded; if the first ones are dropped, a best draft may
+    be lost."""
+    monkeypatch.setattr("arbiter.personas._gate._OPEN", 3)
+    all_judged, waiting = asyncio.Event(), iter(range(8, -1, -1))
+
+    class Together:
+        def judge(self, request: JudgeRequest) -> JudgeReply:
+            raise NotImplementedError
+
+        async def ajudge(self, request: JudgeRequest) -> JudgeReply:
+            if not next(waiting, 0):
+                all_judged.set()
+            await all_judged.wait()
+            return JudgeReply(value={"score": 2})
+
+    app, _, _ = gated(Together(), enabled("adherence", judge_timeout=60), Speaker("A", name="jim"))
+
+    async def runs() -> None:
+        await asyncio.gather(*(app.ainvoke(hello()) for _ in range(9)))
+
+    asyncio.run(runs())
+    assert [record.getMessage() for record in caplog.records] == [
+        "gate 'persona': more than 3 actions are open, so the earlier drafts of some are forgotten. "
+        "(This is reported once.)"
+    ]
+
+
 @MODES
 def test_nothing_is_committed_when_it_must_not_go_on(mode: str) -> None:
     """32. `continue_on_failure=False`: the node fails, nothing is said, one action is `rejected`."""
