@@ -50,7 +50,7 @@ AGREEING = (
     "without objection, doubt or a view of their own."
 )
 STAGNATING = (
-    "{{agent_name}} has brought up no entirely new idea in more than its last %d messages: what it says are "
+    "{{agent_name}} has brought up no entirely new idea in more than its last %s: what it says are "
     "repetitions and refinements of ideas that were there before."
 )
 
@@ -113,8 +113,10 @@ def variety(
     """Keeps ideas coming: nudges an agent when a judge finds no entirely new idea in its last `stale_after`
     messages.
 
-    Each agent has its own intervention, which waits for `variety_message_threshold` messages. With a
-    `config`, only agents with `variety_intervention_enabled` take part.
+    Each agent has its own intervention, which waits for `variety_message_threshold` messages. The judge reads
+    the first 5 and last 20 events of the conversation, or more if the last `stale_after` rounds take them,
+    unless `first_n` and `last_n` are given. With a `config`, only agents with `variety_intervention_enabled`
+    take part.
     """
     if not is_whole(stale_after, least=1):
         raise ConfigurationError(
@@ -124,7 +126,10 @@ def variety(
     targets = {key: settings.pop(key) for key in _OF_BATCH if key in settings}
     cast = _cast_of(known, settings, targets)
     config = _checked(config, cast, name)
-    made: dict[str, Any] = {"first_n": 5, "last_n": 20, **settings}
+    # In a round everybody speaks, and perhaps a host. More than `stale_after` messages of an agent take one more.
+    last_n = max(20, (stale_after + 1) * (len(known) + 1))
+    made: dict[str, Any] = {"first_n": 5, "last_n": last_n, **settings}
+    messages = "message" if stale_after == 1 else f"{stale_after} messages"
     effect = _nudging(cast, nudges, "new_ideas", name)
     each: list[Intervention] = []
     for agent in known:
@@ -132,8 +137,9 @@ def variety(
         limits = _limits(config, cast, called)
         if limits is None or limits.variety_intervention_enabled:
             one = Intervention(agent, judge=judge, name=f"{name}:{called}", persist=persist, **made)
-            one.set_functional_precondition(_many((limits or GateConfig()).variety_message_threshold))
-            each.append(one.set_textual_precondition(STAGNATING % stale_after).set_effect(effect))
+            one.waits_for = (limits or GateConfig()).variety_message_threshold
+            one.set_functional_precondition(_many(one.waits_for))
+            each.append(one.set_textual_precondition(STAGNATING % messages).set_effect(effect))
     return InterventionBatch(each, name=name, cast=cast, **targets)
 
 

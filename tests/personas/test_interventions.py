@@ -1021,6 +1021,22 @@ def test_variety(own: int, settings: Any, calls: int, mode: str) -> None:
         assert "Jim has brought up no entirely new idea in more than its last 5" in prompt_of(judge.asked[0])
 
 
+@pytest.mark.parametrize("stale", [1, 5, 10])
+def test_variety_shows_the_judge_all_messages_that_it_asks_about(stale: int) -> None:
+    """In a group of five with a host, more than ten messages of an agent are eleven rounds."""
+    team = [JIM, PAM, DWIGHT, Persona("Erin", "A cheerful receptionist."), Persona("Kevin", "Likes food.")]
+    said: list[Any] = []
+    for number in range(30):
+        said += [HumanMessage("Go on.", name="Host")]
+        said += [AIMessage(f"{one.name}-{number}!", name=one.name) for one in team]
+    judge = Says({"result": False})
+    variety(team, judge, stale_after=stale).evaluate(said, step=1)
+    for persona, request in zip(team, judge.asked, strict=True):
+        assert all(f"{persona.name}-{number}!" in prompt_of(request) for number in range(29 - stale, 30))
+    claim = "more than its last message:" if stale == 1 else f"more than its last {stale} messages:"
+    assert claim in judge.prompt()
+
+
 def test_a_run_can_be_cancelled_while_a_judge_is_asked() -> None:
     """No agent acts after that, and the next run is evaluated anew."""
     entered = asyncio.Event()
