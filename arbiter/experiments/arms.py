@@ -99,6 +99,16 @@ class Corrections:
         crowd = [Persona(f"agent {number}", "a person") for number in range(agents)]
         return sum(len(make(crowd, NoJudge())) for make in self.interventions)
 
+    def idle(self, agents: Sequence[Persona], steps: int) -> dict[str, int]:
+        """The batches of interventions that cannot fire in a world of so many steps, with the messages of an
+        agent that each waits for."""
+        batches = [make(agents, NoJudge()) for make in self.interventions]
+        waits = {
+            batch.name: min((one.waits_for for one in batch.interventions), default=0) for batch in batches
+        }
+        # At the head of the last step, an agent has acted in each step but that one.
+        return {name: least for name, least in waits.items() if least > steps - 1}
+
 
 class NoJudge:
     """A judge that is never asked, for interventions that are only counted, and for arms without corrections."""

@@ -246,6 +246,7 @@ class Experiment:
         each_run = self.plan.pairs // self.runs
         for run in range(self.runs):
             people = self._people(run)
+            self._check_interventions(people[: scenario.group_size])
             for at in range(each_run):
                 environment = scenario.environment(at)
                 first = environment.group * scenario.group_size
@@ -266,6 +267,17 @@ class Experiment:
                     for number, arm in enumerate(self.corrections)
                 ]
         return cases
+
+    def _check_interventions(self, people: Sequence[Persona]) -> None:
+        """Raise `ConfigurationError` for interventions that would never fire in this scenario."""
+        steps = self.setting.steps
+        for arm, corrections in self.corrections.items() if self.mode == "llm" else ():
+            for name, least in corrections.idle(people, steps).items():
+                raise ConfigurationError(
+                    f"arm {arm!r}: intervention {name!r} never fires, because it waits for {least} messages of an "
+                    f"agent, who has said {steps - 1} when the last of {steps} steps begins. Give the scenario more "
+                    "steps, or the intervention a config with a lower variety_message_threshold."
+                )
 
     def _people(self, run: int) -> Sequence[Persona]:
         needed = self.plan.distinct

@@ -5,8 +5,8 @@ An environment is one conversation of one group of agents about one theme. The f
 
     "paper"   sizes, steps and settings as far as the authors published them; groups are used again for each
               theme and repetition
-    "seed"    the same sizes with one theme, new agents in each environment, 3 steps (the debate 4), and a gate
-              for adherence and consistency with a threshold of 7
+    "seed"    the same sizes with one theme, new agents in each environment, 3 steps (the debate 4), a gate for
+              adherence and consistency with a threshold of 7, and interventions that wait for 2 messages
 
 The prompts and themes are ours. So are the dimensions of the gate in "paper": adherence and consistency.
 """
@@ -191,6 +191,13 @@ def _gate(threshold: float, attempts: int) -> GateConfig:
     )
 
 
+def _soon(steps: int) -> dict[str, Any]:
+    """The settings of `variety` with which it is evaluated once, at the head of the last step."""
+    least = steps - 1
+    config = GateConfig(variety_intervention_enabled=True, variety_message_threshold=least)
+    return {"config": config, "stale_after": least - 1}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
     """A row of the table of scenarios. `attempts` None is a treatment without a gate, `stale` None one without
@@ -218,7 +225,9 @@ class _Row:
             themes=self.themes,
             repetitions=self.repetitions,
             steps=1 + self.main_steps,
-            treatment=self._treatment(5.0, self.attempts, self.stale, persist=True),
+            treatment=self._treatment(
+                5.0, self.attempts, {} if self.stale is None else {"stale_after": self.stale, "persist": True}
+            ),
             hard=self.hard,
             ideas="rapporteur",
         )
@@ -230,17 +239,18 @@ class _Row:
             themes=self.themes[:1],
             repetitions=1,
             steps=self.steps_of_seed,
-            treatment=self._treatment(7.0, None if self.attempts is None else 2, self.stale, persist=False),
+            treatment=self._treatment(
+                7.0,
+                None if self.attempts is None else 2,
+                {} if self.stale is None else _soon(self.steps_of_seed),
+            ),
             hard=False,
             ideas="enumerate",
         )
 
-    def _treatment(
-        self, threshold: float, attempts: int | None, stale: int | None, *, persist: bool
-    ) -> Corrections:
+    def _treatment(self, threshold: float, attempts: int | None, nudging: Mapping[str, Any]) -> Corrections:
         gate = None if attempts is None else _gate(threshold, attempts)
-        nudging = () if stale is None else (partial(variety, stale_after=stale, persist=persist),)
-        return Corrections(gate, nudging)
+        return Corrections(gate, (partial(variety, **nudging),) if nudging else ())
 
     def _scenario(self, profile: str, **known: Any) -> Scenario:
         return Scenario(

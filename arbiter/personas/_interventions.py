@@ -516,6 +516,8 @@ class Intervention(_Interventions):
         self.first_n = first_n
         self.last_n = last_n
         self.persist = persist
+        self.waits_for = 0
+        """The messages of its agent before which it never fires, as far as that is known."""
         self._functional: Condition | None = None
         self._textual: Proposition | None = None
         self._propositional: Proposition | None = None

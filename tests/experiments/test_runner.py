@@ -25,7 +25,7 @@ from arbiter.experiments.plans import COLUMNS
 from arbiter.experiments.results import load_result
 from arbiter.harness import Limits
 from arbiter.harness.journal import Written, run_folder
-from arbiter.personas import GateConfig, JudgeRequest, Persona
+from arbiter.personas import GateConfig, JudgeRequest, Persona, variety
 from tests.experiments.experiment_support import (
     GATE,
     METRICS,
@@ -38,7 +38,7 @@ from tests.experiments.experiment_support import (
     scenario,
     speaker,
 )
-from tests.personas.personas_support import Says, prompt_of
+from tests.personas.personas_support import Says, prompt_of, scores
 from tests.processes import python
 from tests.scripted import Named
 
@@ -331,6 +331,24 @@ def test_a_repository_that_fails_changes_no_result() -> None:
     result = experiment(repository=gone).run(folder=None)
     assert gone.calls == 24 + 24  # the messages and the evaluated interventions of the treatment
     assert plain(result) == plain(experiment().run(folder=None))
+
+
+@pytest.mark.parametrize("id", SCENARIOS)
+def test_treatments_of_the_seed_profile_take_effect(id: str) -> None:
+    """The interventions of three short steps fire if their judge finds that they should."""
+    corrector = Says(scores())  # every condition holds, and every draft passes
+    known: dict[str, Any] = {"model": speaker(), "judge": judge(), "corrector": corrector, "scale": 0.01}
+    result = Experiment(id, profile="seed", **known).run(folder=None)
+    assert result.marks == ()
+    assert (result.exposure["treatment"].nudges > 0) is (id != "debate-controversial")
+
+
+def test_interventions_that_can_never_fire_are_refused_before_the_run() -> None:
+    """`variety` waits for seven messages of an agent, who has six when the last of seven steps begins."""
+    late = experiment(scenario(Corrections(GATE, (variety,)), steps=7))
+    with pytest.raises(ConfigurationError, match="arm 'treatment': intervention 'variety' never fires"):
+        late.run(folder=None)
+    assert late.model.calls == 0  # type: ignore[union-attr]
 
 
 # Dry runs and plans -------------------------------------------------------------------------------
