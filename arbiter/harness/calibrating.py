@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from arbiter._values.states import is_number
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.calibration import CANARIES, Calibration
 from arbiter.harness.cases import Case
 from arbiter.harness.labels import Labels, read_labels
+from arbiter.harness.scores import Scale
 from arbiter.harness.suites import Suite
 
-__all__ = ["calibrate"]
+__all__ = ["calibrate", "check_pass_at"]
+
+
+def check_pass_at(pass_at: float, scale: Scale = (-inf, inf)) -> None:
+    """Raise `ConfigurationError` unless `pass_at` is a number on the scale."""
+    given: Any = pass_at
+    low, high = scale
+    if not is_number(given) or not low <= given <= high:
+        numbers = "a number" if -low == high == inf else f"a number from {low:g} to {high:g}"
+        raise ConfigurationError(
+            f"pass_at is {given!r:.80}; expected {numbers}, the lowest score that passes."
+        )
 
 
 def calibrate(
@@ -31,8 +45,9 @@ def calibrate(
     Each output and each of `CANARIES` is judged twice. `pass_at` is the lowest score that passes, on the scale
     of the row; if labels are scores, the judge's are stretched to 0 to 9. `judge` names the model, if the suite
     does not know it. Outputs that could not be judged are left out. Raises `ConfigurationError` for a row that
-    is not a scorer, and if no output was judged.
+    is not a scorer, for a `pass_at` beyond the scale, and if no output was judged.
     """
+    check_pass_at(pass_at)
     scorers = {scorer.name: scorer for scorer in suite.judges}
     if row not in scorers:
         raise ConfigurationError(
@@ -63,6 +78,7 @@ def calibrate(
         raise ConfigurationError(
             f"the scorer {row!r} gives several scores; only a scorer of one can be calibrated."
         )
+    check_pass_at(pass_at, judged.scale)
     low, high = (0.0, 9.0) if not found.are_scores else judged.scale
 
     def on_nine(score: float) -> float:

@@ -122,6 +122,14 @@ def test_canaries_are_all_that_an_agent_says() -> None:
     assert found.believed == tuple(CANARIES)
 
 
+@pytest.mark.parametrize("pass_at", [float("nan"), 10])
+def test_a_pass_mark_that_no_score_can_have_is_refused_before_the_judge_is_asked(pass_at: float) -> None:
+    with pytest.raises(
+        ConfigurationError, match="expected a number from 0 to 9, the lowest score that passes"
+    ):
+        calibrate_metric("labels.csv", metric="fluency", judge=judge(), pass_at=pass_at)
+
+
 @pytest.mark.lengthy
 def test_labels_of_something_else_are_refused() -> None:
     file = labelled("fluency", 4)

@@ -85,6 +85,12 @@ def test_a_row_that_is_no_scorer_is_refused(labels: Path) -> None:
         calibrate(suite(several), labels, row="polite", pass_at=7)
 
 
+@pytest.mark.parametrize("pass_at", [float("nan"), float("inf"), 9.5, -1, True, "6"])
+def test_a_pass_mark_that_no_score_can_have_is_refused(pass_at: Any, labels: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"pass_at is .*; expected a number.*the lowest score that"):
+        calibrate(suite(), labels, row="polite", pass_at=pass_at)
+
+
 @pytest.mark.lengthy
 def test_the_command(labels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
