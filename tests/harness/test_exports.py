@@ -537,6 +537,15 @@ def test_a_mistake_is_reported_before_a_file_is_written(
     assert not (project / "exports").exists()
 
 
+@pytest.mark.parametrize("name", ["../../elsewhere", "team/refunds", "re\u2028funds"])
+def test_a_suite_whose_name_is_no_folder_needs_one(name: str, project: Path) -> None:
+    Suite(name, [Case("a", "A?")], scorers={"brief": brief}).run(says("yes"))
+    with pytest.raises(ConfigurationError, match="cannot be that of a folder"):
+        export_run("last", "steps")
+    assert export_run("last", "steps", out="here").files
+    assert not (project / "exports").exists()
+
+
 def test_a_run_without_results_or_with_files_there_is_refused(project: Path) -> None:
     suite().run()
     export_run("last", "steps", out="here")

@@ -103,7 +103,7 @@ def export_run(
         corrections=given.corrections,
         per_node=given.per_node,
     )
-    place = Path("exports") / f"{evidence.suite}-{to}" if out is None else Path(out)
+    place = _default_place(evidence.suite, to) if out is None else Path(out)
     texts = {"reward.py": _reward_text(evidence, given, place)} if form.has_reward else {}
     tables: dict[str, tuple[File, list[dict[str, Any]]]] = {}
     for file in form.files:
@@ -120,6 +120,15 @@ def export_run(
         write_whole(place / name, text)
     counts = {name: len(rows) for name, (_, rows) in tables.items()}
     return Export(folder=place, files={**counts, **dict.fromkeys(texts)})
+
+
+def _default_place(suite: str, to: str) -> Path:
+    if Path(suite).name != suite or not suite.isprintable():
+        raise ConfigurationError(
+            f"the suite has the name {suite!r:.80}, which cannot be that of a folder. Name the folder of the "
+            "export: out=..., or --out FOLDER."
+        )
+    return Path("exports") / f"{suite}-{to}"
 
 
 def _tables(
