@@ -295,8 +295,6 @@ class Experiment:
                 f"({needed // self.setting.group_size} groups of {self.setting.group_size})."
             )
         names = [person.name for person in people]
-        if not all(name.strip() for name in names):
-            raise ConfigurationError("one of the agents has no name. Give each a name of its own.")
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ConfigurationError(f"two people have the name {twice!r}. Give each a name of their own.")
         return people

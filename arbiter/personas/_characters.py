@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import Field, ValidationError
 
@@ -46,6 +46,10 @@ class Persona:
         for name in ("name", "description", "id"):
             if not isinstance(given := getattr(self, name), str):
                 raise ConfigurationError(f"Persona: {name}: expected a text, got {given!r:.80}.")
+        if not self.name.strip():
+            raise ConfigurationError(f"Persona: name: expected a name, got {self.name!r}.")
+        if not isinstance(fields := cast(Any, self.fields), Mapping):
+            raise ConfigurationError(f"Persona: fields: expected a mapping, got {fields!r:.80}.")
 
     @property
     def text(self) -> str:
@@ -75,6 +79,17 @@ class Persona:
                 raise ConfigurationError(f"a persona is wrong: {'; '.join(wrong)}") from None
         file, name = _file(source)
         return _persona(validate(read_document(file, name), PersonaFile))
+
+
+def agents_of(given: Persona | str | Iterable[Persona | str]) -> list[Persona | str]:
+    """The agents in a list. Raises `ConfigurationError` unless each is a persona or a name."""
+    agents: Any = given
+    is_list = isinstance(agents, Iterable) and not isinstance(agents, str | Mapping)
+    listed: list[Any] = list(agents) if is_list else [agents]
+    for one in listed:
+        if not isinstance(one, Persona | str):
+            raise ConfigurationError(f"expected agents, each a Persona or a name, got {one!r:.80}.")
+    return listed
 
 
 class Names:
@@ -134,7 +149,7 @@ def _file(source: str | Path) -> tuple[Traversable, str]:
     given: Any = source
     if not isinstance(given, str | Path):
         raise ConfigurationError(f"expected a Persona, a mapping or a file, got {given!r:.80}.")
-    if not Path(given).suffix and not Path(given).exists():
+    if not Path(given).suffix and not Path(given).is_file():
         raise ConfigurationError(
             f"expected a persona's YAML file, or one that ships, like {SHIPPED}ilka, got {str(given)!r:.80}. "
             "Write Persona(name, description) for one of your own."

@@ -28,7 +28,7 @@ from arbiter.errors import ConfigurationError
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, HistoryItem
 from arbiter.instructions import Instruction
-from arbiter.personas._characters import Names, Persona
+from arbiter.personas._characters import Names, Persona, agents_of
 from arbiter.personas._config import GateConfig
 from arbiter.personas._targets import Target
 from arbiter.personas._trajectories import SOMEBODY, Event, LazyEvents, Trajectory, by_role, event_of
@@ -63,7 +63,7 @@ class Cast:
         instructions: Iterable[Instruction] | None = None,
         speaking_tools: Iterable[str] | Mapping[str, str] = SPEAKING_TOOLS,
     ) -> None:
-        self.personas = _by_name([agents] if isinstance(agents, str | Persona) else agents)
+        self.personas = _by_name(agents_of(agents))
         self.key = key
         self.agent_of = agent_of
         if not isinstance(cast(Any, channel), str):
@@ -578,9 +578,15 @@ def config_for(configs: GateConfig | Mapping[str, GateConfig], cast: Cast, agent
 def checked_configs(
     configs: GateConfig | Mapping[str, GateConfig], cast: Cast, owner: str
 ) -> GateConfig | Mapping[str, GateConfig]:
-    """The given settings. Raises `ConfigurationError` for settings of an unknown agent, or two for one
-    agent."""
+    """The given settings. Raises `ConfigurationError` for anything else, for settings of an unknown agent, and
+    for two of one agent."""
     if not isinstance(configs, GateConfig):
+        given: Any = configs
+        settings: Any = given.items() if isinstance(given, Mapping) else [("", given)]
+        for known, config in settings:
+            if not isinstance(known, str) or not isinstance(config, GateConfig):
+                problem = f"expected a GateConfig, or a mapping with one for each agent, got {given!r:.80}."
+                raise ConfigurationError(f"{owner}: config: {problem}")
         for known in configs:
             if known != "*" and cast.personas and cast.name(known) not in cast.personas:
                 agents = ", ".join(map(repr, cast.personas))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 from uuid import UUID, uuid4
 
 from langchain_core.messages import BaseMessage
@@ -31,7 +31,7 @@ from arbiter._threads.deadlines import Turns, awaited_in_turn, in_turn, start, w
 from arbiter._threads.forks import new_lock
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.advice import CorrectionGate
-from arbiter.errors import ConfigurationError, describe
+from arbiter.errors import ConfigurationError, describe, nearest
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, HistoryItem
 from arbiter.instructions import Instruction
@@ -49,7 +49,7 @@ from arbiter.models import (
 from arbiter.personas._answers import HIGHEST
 from arbiter.personas._asking import Steps, adrive, aoutcome, drive, outcome
 from arbiter.personas._characters import Persona
-from arbiter.personas._config import Dimension, GateConfig
+from arbiter.personas._config import DIMENSIONS, Dimension, GateConfig
 from arbiter.personas._conversation import (
     SPEAKING_TOOLS,
     AgentOf,
@@ -210,6 +210,8 @@ class PersonaGate(CorrectionGate):
                 "its settings enable nothing",
                 "Set gate_adherence_enabled=True, or another dimension, in its GateConfig, or leave the gate out.",
             )
+        if isinstance(propositions, Mapping):
+            _check_sets(propositions, name)
         enabled = {dimension for found in configs for dimension in found.thresholds}
         self._propositions: dict[tuple[str, str | None], PropositionSet] = {}
         self._source = propositions
@@ -775,6 +777,19 @@ def _check(
         reasoning=worst.reasoning,
         recommended=tuple((result.reasoning, result.recommendations) for result in low),
     )
+
+
+def _check_sets(given: Mapping[str, PropositionSet], gate: str) -> None:
+    for dimension, claims in given.items():
+        if dimension not in DIMENSIONS:
+            raise ConfigurationError(
+                f"gate {gate!r}: propositions: {dimension!r:.80} is not a dimension of drafts. Dimensions: "
+                f"{', '.join(DIMENSIONS)}.{nearest(str(dimension), DIMENSIONS)}"
+            )
+        if not isinstance(cast(Any, claims), PropositionSet):
+            raise ConfigurationError(
+                f"gate {gate!r}: propositions: {dimension}: expected a PropositionSet, got {claims!r:.80}."
+            )
 
 
 def _propositions(

@@ -39,7 +39,7 @@ from arbiter.instructions import Instruction
 from arbiter.models import NO_TOKENS, ChatModel, Judge, total_usage
 from arbiter.personas._answers import HIGHEST
 from arbiter.personas._asking import Steps, adrive, aoutcome, drive, outcome
-from arbiter.personas._characters import Persona
+from arbiter.personas._characters import Persona, agents_of
 from arbiter.personas._conversation import AgentOf, Cast, Messages, Writers, nobody_known
 from arbiter.personas._engine import JudgeResult, PropositionEngine
 from arbiter.personas._intervened import Intervened
@@ -478,7 +478,7 @@ class Intervention(_Interventions):
         last_n: int = 100,
         name: str = "intervention",
         persist: bool = False,
-        agents: Iterable[Persona | str] = (),
+        agents: Persona | str | Iterable[Persona | str] = (),
         key: str = "messages",
         agent_of: AgentOf | None = None,
         channel: str = "",
@@ -492,9 +492,9 @@ class Intervention(_Interventions):
         self.repository: InterventionRepository | None = checked_repository(
             repository, InterventionRepository, f"intervention {name!r}"
         )
-        given = [targets] if isinstance(targets, Persona | str) else list(targets)
+        given = agents_of(targets)
         self.cast = Cast(
-            [*given, *agents],
+            [*given, *agents_of(agents)],
             key=key,
             agent_of=agent_of,
             channel=channel,
@@ -710,10 +710,10 @@ class InterventionBatch(_Interventions):
 
     @classmethod
     def create_for_each(
-        cls, agents: Iterable[Persona | str], *, name: str = "intervention", **settings: Any
+        cls, agents: Persona | str | Iterable[Persona | str], *, name: str = "intervention", **settings: Any
     ) -> InterventionBatch:
         """One intervention for each agent; `settings` are those of `Intervention`."""
-        known = list(agents)
+        known = agents_of(agents)
         targets = {
             key: settings.pop(key)
             for key in ("target_instructions", "target_nodes", "round_of")

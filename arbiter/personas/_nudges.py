@@ -10,7 +10,7 @@ from arbiter._contracts import Contract
 from arbiter._values.states import is_whole
 from arbiter.errors import ConfigurationError
 from arbiter.models import ChatModel, Judge
-from arbiter.personas._characters import Persona
+from arbiter.personas._characters import Persona, agents_of
 from arbiter.personas._config import GateConfig
 from arbiter.personas._conversation import Cast, checked_configs, config_for
 from arbiter.personas._engine import PropositionEngine
@@ -56,7 +56,7 @@ STAGNATING = (
 
 
 def anti_convergence(
-    agents: Iterable[Persona | str],
+    agents: Persona | str | Iterable[Persona | str],
     judge: PropositionEngine | Judge | ChatModel | str,
     config: GateConfig | Mapping[str, GateConfig] | None = None,
     *,
@@ -76,7 +76,7 @@ def anti_convergence(
     `nudges` sets the kind of nudge, for all agents or by agent. With a `config`, only agents with
     `anti_convergence_enabled` are nudged. Agents with different thresholds have an intervention each.
     """
-    known = list(agents)
+    known = agents_of(agents)
     cast = Cast(known)
     config = _checked(config, cast, name)
     thresholds: dict[float, list[Persona | str]] = {}
@@ -100,7 +100,7 @@ def anti_convergence(
 
 
 def variety(
-    agents: Iterable[Persona | str],
+    agents: Persona | str | Iterable[Persona | str],
     judge: PropositionEngine | Judge | ChatModel | str,
     config: GateConfig | Mapping[str, GateConfig] | None = None,
     *,
@@ -122,7 +122,7 @@ def variety(
         raise ConfigurationError(
             f"{name!r}: stale_after: expected a whole number from 1, got {stale_after!r:.80}."
         )
-    known = list(agents)
+    known = agents_of(agents)
     targets = {key: settings.pop(key) for key in _OF_BATCH if key in settings}
     cast = _cast_of(known, settings, targets)
     config = _checked(config, cast, name)

@@ -173,8 +173,8 @@ def _engine(judge: PropositionEngine | Judge | ChatModel | str) -> PropositionEn
 
 
 def _personas(given: Any) -> tuple[Persona, ...]:
-    one = isinstance(given, Persona | str | Path | Mapping)
-    many: list[Any] = [given] if one else list(given)
+    is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
+    many: Iterable[Any] = given if is_list else [given]
     return tuple(map(Persona.of, many))
 
 

@@ -489,7 +489,6 @@ def test_the_population_of_a_scenario_is_made_from_its_seed() -> None:
         ({"arms": {1: Corrections(), 2: Corrections()}}, "at least two Corrections by name"),
         ({"limits": {"concurrency": 4}}, "expected Limits"),
         ({"agents": ["Ann", "Ben", "Cleo", "Dora"]}, "agents has 'Ann'; expected personas"),
-        ({"agents": [Persona("", "a"), *people(3)]}, "one of the agents has no name"),
         ({"repository": "store.db"}, r"an object with log_correction\(\) and log_intervention\(\)"),
         ({"ledger": "ledger.db"}, r"expected an open ledger: Ledger\('ledger.db'\)"),
         ({"arms": {"only": Corrections()}}, "at least two Corrections"),

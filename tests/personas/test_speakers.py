@@ -15,6 +15,7 @@ from langgraph.graph.message import add_messages
 from pydantic import BaseModel
 
 from arbiter import ArbiterOS
+from arbiter.errors import ConfigurationError
 from arbiter.history import HistoryItem
 from arbiter.personas import (
     AdherenceEvaluator,
@@ -22,11 +23,17 @@ from arbiter.personas import (
     FluencyEvaluator,
     GateConfig,
     Intervention,
+    InterventionBatch,
+    Persona,
     PersonaGate,
+    Proposition,
+    PropositionSet,
     RepetitionSuppressor,
     SelfConsistencyEvaluator,
     Target,
     Trajectory,
+    anti_convergence,
+    variety,
 )
 from tests.personas.gate_support import PAM, Speaker, chat, enabled, gated, hello, scored, texts
 from tests.personas.personas_support import JIM, Says, prompt_of, scores
@@ -34,6 +41,70 @@ from tests.scripted import Scripted
 from tests.support import MODES, run
 
 SAME = "I like paper a lot indeed"
+
+
+# The set-up ---------------------------------------------------------------------------------------
+
+OF_AGENTS: dict[str, Callable[[Any], Any]] = {
+    "gate": lambda agents: PersonaGate(Says(None), agents, enabled("fluency")).cast,
+    "intervention": lambda agents: Intervention(agents).cast,
+    "batch": lambda agents: InterventionBatch.create_for_each(agents).cast,
+    "variety": lambda agents: variety(agents, Says(None)).cast,
+    "anti_convergence": lambda agents: anti_convergence(agents, Says(None)).cast,
+    "suppressor": lambda agents: RepetitionSuppressor(agents).cast,
+}
+OF_SETTINGS: dict[str, Callable[[Any], Any]] = {
+    "gate": lambda config: PersonaGate(Says(None), [JIM], config),
+    "variety": lambda config: variety([JIM], Says(None), config),
+    "anti_convergence": lambda config: anti_convergence([JIM], Says(None), config),
+    "suppressor": lambda config: RepetitionSuppressor([JIM], config),
+}
+
+
+@pytest.mark.parametrize("kind", OF_AGENTS)
+@pytest.mark.parametrize("wrong", [None, 5, [5], {"name": "Jim", "description": "calm"}])
+def test_what_is_no_agent_is_refused(kind: str, wrong: Any) -> None:
+    """The keys of a mapping are no agents, either."""
+    with pytest.raises(ConfigurationError, match="expected agents, each a Persona or a name, got"):
+        OF_AGENTS[kind](wrong)
+
+
+@pytest.mark.parametrize("kind", OF_AGENTS)
+@pytest.mark.parametrize("agent", ["Jim", JIM])
+def test_a_single_agent_needs_no_list(kind: str, agent: Any) -> None:
+    """Its letters are no agents."""
+    assert list(OF_AGENTS[kind](agent).personas) == ["Jim"]
+
+
+@pytest.mark.parametrize("kind", OF_SETTINGS)
+@pytest.mark.parametrize("wrong", [5, [GateConfig()], {"Jim": None}, {"Jim": {}}, {5: GateConfig()}])
+def test_what_is_no_config_is_refused(kind: str, wrong: Any) -> None:
+    with pytest.raises(
+        ConfigurationError, match="expected a GateConfig, or a mapping with one for each agent"
+    ):
+        OF_SETTINGS[kind](wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"name": " "}, "name: expected a name, got ' '"),
+        ({"fields": ["old"]}, r"fields: expected a mapping, got \['old'\]"),
+    ],
+)
+def test_a_persona_has_a_name_and_a_mapping_of_traits(wrong: Any, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        Persona(**{"name": "Jim", "description": "calm", **wrong})
+    with pytest.raises(ConfigurationError, match="expected a persona's YAML file, or one that ships"):
+        Persona.of("")
+
+
+def test_propositions_of_an_unknown_dimension_are_refused() -> None:
+    claims = PropositionSet("adherence", [Proposition("p", "x")])
+    for wrong, problem in (({"adherense": claims}, "Did you mean 'adherence'"), ({"fluency": 5}, "got 5")):
+        given: Any = wrong
+        with pytest.raises(ConfigurationError, match=problem):
+            PersonaGate(Says(None), [JIM], enabled("fluency"), propositions=given)
 
 
 # Agents are never guessed -------------------------------------------------------------------------
