@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
 
 from arbiter.models import WHOLE
 
@@ -57,6 +58,15 @@ def _present(value: Any) -> Any:
     return True if value is None else value
 
 
+def _complete(given: Any, missing: str, value: Any) -> Any:
+    """The answer with that field: without evidence a judge may leave it out, because it then has no effect."""
+    answer: Any = given
+    if not isinstance(answer, Mapping) or answer.get(missing) is not None:
+        return answer
+    has_none = str(answer.get("evidence_present")).strip().lower() in ("false", "no")
+    return {**answer, missing: value} if has_none else answer
+
+
 Number = Annotated[
     int | float,
     PlainValidator(finite),
@@ -80,6 +90,11 @@ class ScoreAnswer(BaseModel):
     score: Number = Field(description="0 (certainly false everywhere) to 9 (certainly true everywhere).")
     confidence: Confidence = Field(0.5, description="How sure you are of the score, 0 to 1.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_evidence(cls, given: Any) -> Any:
+        return _complete(given, "score", HIGHEST)
+
 
 class BatchItem(ScoreAnswer):
     """How true one of the claims is."""
@@ -100,6 +115,11 @@ class CheckAnswer(BaseModel):
     result: bool = Field(description="Whether the claim is true.")
     evidence_present: Present = Field(True, description=_NO_EVIDENCE)
     confidence: Confidence = Field(0.5, description="How sure you are, 0 to 1.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_evidence(cls, given: Any) -> Any:
+        return _complete(given, "result", False)
 
 
 class IdeasAnswer(BaseModel):

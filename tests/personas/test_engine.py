@@ -298,6 +298,19 @@ def test_a_claim_with_a_variable_without_a_value_is_not_judged(
     assert judge.calls == 0
 
 
+@pytest.mark.parametrize("answer", [{}, {"score": None, "result": None}])
+@pytest.mark.parametrize("no", [False, "false", "No"])
+def test_a_judge_without_evidence_need_not_give_a_score(answer: Any, no: Any) -> None:
+    judge = Says({"evidence_present": no, **answer})
+    scored = engine(judge).score(claim(inverted=True), target("Hello"))
+    checked = engine(judge).check(claim(), target("Hello"))
+    assert (scored.score, scored.status, scored.calls) == (9.0, "no_evidence", 1)
+    assert (checked.result, checked.status, checked.calls) == (None, "no_evidence", 1)
+    batch = Says({"judgements": [{"id": "a", "score": 3}, {"id": "b", "evidence_present": no, **answer}]})
+    both = engine(batch).score_batch([claim(id="a"), claim(id="b")], target("Hello"))
+    assert ([one.score for one in both], both.calls) == ([3.0, 9.0], 1)
+
+
 @MODES
 def test_a_check_without_evidence_is_neither_true_nor_false(mode: str) -> None:
     judge = Says({"result": True, "evidence_present": False})
