@@ -128,7 +128,7 @@ def _loosely(written: str) -> str:
 class PersonaFile(PackModel):
     """A character."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(pattern=r"\S")]
     description: Annotated[str, Field(min_length=1)]
     id: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9._-]*)?$")] = ""
     fields: Annotated[dict[str, Any], Field(default_factory=dict[str, Any])]

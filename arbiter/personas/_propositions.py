@@ -236,7 +236,7 @@ class PropositionEntry(_Settings):
     """One claim."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-    claim: Annotated[str, Field(min_length=1)]
+    claim: Annotated[str, Field(pattern=r"\S")]
     weight: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 1.0
     inverted: bool = False
     recommendations_for_improvement: str | None = None
@@ -255,8 +255,8 @@ class PropositionFile(_Settings):
 
 
 class PropositionWarning(UserWarning):
-    """A claim that probably says the opposite of its intention, or an agent whose name is nearly that of
-    another file."""
+    """A claim that probably says the opposite of its intention, or a name that is nearly another one: that of an
+    agent without a file, or of a type of action."""
 
 
 def load_propositions(
@@ -289,7 +289,7 @@ def _folder(folder: str | Path | Traversable | None) -> Traversable:
     return Path(folder) if isinstance(folder, str) else folder
 
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_NAME = re.compile(r"\w[\w.-]*")
 
 
 @dataclass(slots=True)
@@ -309,21 +309,30 @@ class _Loader:
     def load(self, agent: str | None) -> PropositionSet:
         for name in (self.dimension, *([agent] if agent else [])):
             if not _NAME.fullmatch(name):
-                raise ConfigurationError(f"expected the name of a folder or file, got {name!r}.")
+                raise ConfigurationError(
+                    f"expected the name of a folder or file, of letters, digits and _ . -, got {name!r:.80}."
+                )
         for name in dict.fromkeys([DEFAULT, agent or DEFAULT]):
             if (file := self.find(name)) is not None:
                 self.add(file, name)
-            elif name != DEFAULT:
+            elif name != DEFAULT and self.names:
                 self.warn_of(name)
         if not self.names:
-            places = ", ".join(_known(self.folder)) or "none"
-            raise ConfigurationError(
-                f"no propositions of {self.dimension!r} in {str(self.folder)!r}. Dimensions there: {places}."
-            )
+            raise ConfigurationError(self.nothing_for(agent))
         propositions = self.merged()
         if self.mistakes:
             raise PackError(self.mistakes)
         return PropositionSet(self.dimension, propositions, tuple(document.file for document, _ in self.read))
+
+    def nothing_for(self, agent: str | None) -> str:
+        """The error text for a dimension without a file for the agent."""
+        if files := _files(self.folder, self.dimension):
+            return (
+                f"there is no {self.dimension}/{agent or DEFAULT}.yaml in {str(self.folder)!r}, and no {DEFAULT}.yaml "
+                f"for all agents. Files there: {', '.join(files)}.{nearest(agent or '', files)}"
+            )
+        places = ", ".join(_known(self.folder)) or "none"
+        return f"no propositions of {self.dimension!r} in {str(self.folder)!r}. Dimensions there: {places}."
 
     def warn_of(self, agent: str) -> None:
         """Warn if an agent without a file is named nearly like an existing file; other agents need no
@@ -392,6 +401,7 @@ class _Loader:
                 line = document.line((*place, "id"))
                 seen[entry.id] = f"{document.file}:{line}"
                 _lint(entry, f"{document.file}:{document.line((*place, 'claim'))}")
+                _lint_types(entry, f"{document.file}:{document.line((*place, 'precondition'))}")
                 propositions.append(_proposition(entry, {**settings, **_written(entry)}))
         return tuple(propositions)
 
@@ -441,6 +451,21 @@ def _lint(entry: PropositionEntry, where: str) -> None:
             PropositionWarning,
             stacklevel=2,
         )
+
+
+_TYPES = ("TALK", "THINK")
+"""The types of the actions that Arbiter makes."""
+
+
+def _lint_types(entry: PropositionEntry, where: str) -> None:
+    for type in entry.precondition.requires_action_type if entry.precondition else ():
+        if type not in _TYPES and (meant := nearest(type, _TYPES)):
+            warnings.warn(
+                f"{where}: {entry.id}: messages have the types {', '.join(_TYPES)}, and not {type!r}; a claim whose "
+                f"precondition is not met counts as 9.{meant}",
+                PropositionWarning,
+                stacklevel=2,
+            )
 
 
 def _stem(file: Traversable) -> str:

@@ -15,12 +15,15 @@ from arbiter.cli._schema import PERSONAS, persona_schema_text, write_schemas
 from arbiter.errors import ConfigurationError, PackError
 from arbiter.packs import pack_files, pack_folder
 from arbiter.personas import (
+    GateConfig,
     Persona,
+    PersonaGate,
     Proposition,
     PropositionSet,
     PropositionWarning,
     load_propositions,
 )
+from tests.personas.personas_support import Says
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = pack_folder("evaluators").joinpath("propositions")
@@ -201,6 +204,40 @@ def test_no_file_is_no_set(tmp_path: Path) -> None:
         load_propositions(None, "adherance")
     with pytest.raises(ConfigurationError, match="no propositions"):
         load_propositions(tmp_path, "adherence", "jim")
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_file_for_an_agent_names_the_files_there(tmp_path: Path) -> None:
+    folder = write(tmp_path, jim={"propositions": [entry("a")]})
+    match = r"no adherence/jimm\.yaml .* no _default\.yaml for all agents\. Files there: jim\. Did you mean 'jim'\?"
+    with pytest.raises(ConfigurationError, match=match):
+        load_propositions(folder, "adherence", "jimm")
+
+
+@pytest.mark.parametrize("name", ["zoë", "李", "Jim"])
+def test_an_agents_id_may_have_letters_of_any_language(name: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, **{name: {"propositions": [entry("a")]}})
+    assert [claim.id for claim in load_propositions(folder, "adherence", name)] == ["a"]
+    assert load_propositions(None, "adherence", name)
+    assert PersonaGate(Says(None), Persona("Zoe", "calm", name), GateConfig(gate_adherence_enabled=True))
+
+
+@pytest.mark.parametrize("type", ["TLAK", "talk"])
+def test_a_misspelt_type_of_action_is_warned_of(type: str, tmp_path: Path) -> None:
+    """Such a precondition is never met, and the claim would always count as 9."""
+    precondition = {"requires_action_type": [type, "SHOUT"]}
+    folder = write(tmp_path, jim={"propositions": [entry("a", precondition=precondition)]})
+    with pytest.warns(
+        PropositionWarning, match=r"adherence/jim\.yaml:\d+: a: .* Did you mean 'TALK'\?"
+    ) as caught:
+        load_propositions(folder, "adherence", "jim")
+    assert len(caught) == 1
+
+
+def test_a_blank_claim_is_a_mistake_with_its_line(tmp_path: Path) -> None:
+    folder = write(tmp_path, jim={"propositions": [entry("a", claim=" ")]})
+    with pytest.raises(PackError, match=r"adherence/jim\.yaml:\d+: propositions\[0\]\.claim: "):
+        load_propositions(folder, "adherence", "jim")
 
 
 @pytest.mark.parametrize("name", ["../adherence", "", "a/b", "..", "/etc"])
