@@ -244,11 +244,11 @@ class PersonaGate(CorrectionGate):
             agent
             for agent in agents
             if "adherence" in config_for(self.config, self.cast, agent).thresholds
-            and self._lacks_persona("adherence", agent)
+            and self.lacks_persona("adherence", agent)
         ]
         if not self.cast.personas and not lacking and not isinstance(self.config, GateConfig):
             strict = [known for known, config in self.config.items() if "adherence" in config.thresholds]
-            lacking = [known for known in strict if self._lacks_persona("adherence", None)]
+            lacking = [known for known in strict if self.lacks_persona("adherence", None)]
         if lacking:
             whose = ", ".join(repr(agent) for agent in lacking if agent) or "any agent"
             raise ConfigurationError(
@@ -433,7 +433,7 @@ class PersonaGate(CorrectionGate):
         target = self.cast.target(draft.before, draft.agent)
         own = draft.own(RECENT)
         for dimension in thresholds:
-            if self._lacks_persona(dimension, draft.agent):
+            if self.lacks_persona(dimension, draft.agent):
                 found[dimension] = LookupError(f"there is no persona of {draft.agent!r} to judge by")
             elif dimension != "consistency" or own:
                 asked[dimension] = self._asking(dimension, draft, target)
@@ -468,7 +468,7 @@ class PersonaGate(CorrectionGate):
             return self.engine.asking_batch(propositions.propositions, target, variables=variables)
         return _alone(self.engine.asking("score", propositions[0], target, variables=variables))
 
-    def _lacks_persona(self, dimension: Dimension, agent: str | None) -> bool:
+    def lacks_persona(self, dimension: str, agent: str | None) -> bool:
         """True if drafts must fit a persona and the agent has none."""
         if dimension != "adherence" or self.cast.persona(agent):
             return False
@@ -645,10 +645,13 @@ class _Case:
             self.gate.tell(problem.partition(":")[0], problem)
         elif self.not_judged:
             problem = f"the draft was not judged: {self.not_judged}"
+            reason, remedy = "its judge cannot be reached or read", "See the judge's own logs, judge_timeout"
+            if any(self.gate.lacks_persona(dimension, self.draft.agent) for dimension in taken.checks):
+                reason, remedy = "an agent has no persona", "Pass its persona in personas="
             self.gate.tell(
-                "judge",
-                f"its judge cannot be reached or read, so drafts pass unjudged: {self.not_judged.rstrip('.')}. "
-                "See the judge's own logs, judge_timeout, and gate.statistics().",
+                reason,
+                f"{reason}, so drafts pass unjudged: {self.not_judged.rstrip('.')}. {remedy}, and "
+                "gate.statistics().",
             )
         if outcome != "rejected":
             # The last call of a draft speaks the text that replaces the draft.

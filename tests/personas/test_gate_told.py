@@ -72,6 +72,21 @@ def test_an_unreachable_judge_is_reported(answer: Any, mode: str, caplog: pytest
     }
 
 
+def test_a_speaker_without_a_persona_hides_no_judge_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """Each of the two is reported once."""
+    zed, jim = Speaker("I am new", name="act"), Speaker("Fine")
+    zed.fields = {"name": "Zed"}  # the name of its messages
+    app, _, _ = gated(
+        Says(PermissionError("401")), enabled("adherence"), zed, jim, target_nodes=["act", "jim"]
+    )
+    for _ in range(2):
+        app.invoke(hello())
+    told = [record.getMessage() for record in caplog.records if record.name == "arbiter.personas"]
+    assert len(told) == 2
+    assert "an agent has no persona, so drafts pass unjudged" in told[0]
+    assert "its judge cannot be reached or read, so drafts pass unjudged" in told[1]
+
+
 class Deaf(Says):
     """A judge that ignores its cancellation until `over`."""
 
