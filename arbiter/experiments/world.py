@@ -26,6 +26,7 @@ from langgraph.types import Send
 from arbiter.errors import ConfigurationError
 from arbiter.experiments.arms import ACT, HEAD
 from arbiter.models import ChatModel
+from arbiter.models._json import whole
 from arbiter.personas import Persona
 
 __all__ = ["Order", "Setting", "World", "seed_of"]
@@ -173,7 +174,9 @@ class World:
         if self.model is None:
             return f"{agent} here, for the {len(said)}th time." if said else f"I am {agent}."
         reply = await self.model.ainvoke(_prompt(setting, agent, said))
-        return str(reply.text).strip()
+        # The text is in all later prompts, and no model can be sent half of a character.
+        text: str = whole(str(reply.text).strip())
+        return text
 
 
 def _turn(state: Conversation, agent: str) -> Send:

@@ -187,6 +187,14 @@ def test_the_control_is_the_graph_itself() -> None:
     assert not exposure.treated
 
 
+def test_half_of_a_character_does_not_end_a_conversation() -> None:
+    """No client can send a lone surrogate, and the words of each agent are in the prompts of all."""
+    model = Scripted(answers=[lambda prompt: f"Tea \ud83d? {len(prompt.encode())}"])
+    said, _ = talk(model, size=2, steps=2)
+    assert len(said) == 6
+    assert str(said[1].content).startswith("Tea \ufffd?")
+
+
 def test_phrases_of_an_agent_that_repeats_itself_are_suppressed() -> None:
     model = speaker(lambda prompt: "as I always say, tea is the best drink of all")
     _, exposure = talk(model, Corrections(repetition=True), steps=4)
