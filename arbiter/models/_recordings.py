@@ -7,6 +7,7 @@ A recording maps *names* to judgements. A name is the key of the question; `<key
 from __future__ import annotations
 
 import json
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from types import NoneType
 from typing import Any
 
 from arbiter._threads.forks import new_lock
-from arbiter.errors import ConfigurationError
+from arbiter.errors import ArbiterWarning, ConfigurationError, callers
 from arbiter.models._asking import ChatModel
 from arbiter.models._judges import Judge, JudgeReply, JudgeRequest, judge_of
 
@@ -65,7 +66,8 @@ class RecordingJudge:
     """Asks another judge, or a chat model, and records its answers for a `MockJudge`.
 
     Errors of the judge are not recorded. `recording` maps the name of a question to its judgement. With `path`
-    each answer is appended to that file, one JSON object a line, as it comes, so that a crash loses none.
+    each answer is appended to that file, one JSON object a line, as it comes, so that a crash loses none. Raises
+    `ConfigurationError` if the file has a recording already, or cannot be written.
     """
 
     replays = True
@@ -77,7 +79,7 @@ class RecordingJudge:
         self._asked: Counter[tuple[str, int]] = Counter()
         self._lock = new_lock()
         if self.path is not None:
-            self.path.write_text("", encoding="utf-8")
+            _begin(self.path)
 
     def judge(self, request: JudgeRequest) -> JudgeReply:
         """Ask the other judge and record the answer. Raises the judge's errors."""
@@ -90,8 +92,7 @@ class RecordingJudge:
     def save(self, path: str | Path) -> None:
         """Write the recording as sorted JSON, so that equal recordings are equal byte by byte."""
         data = {"version": VERSION, "judgements": self.recording}
-        text = json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_bytes(_json(data, indent=1, sort_keys=True))
 
     def _kept(self, request: JudgeRequest, reply: JudgeReply) -> JudgeReply:
         key, judgement = request.key, judgement_of(request, reply)
@@ -100,9 +101,8 @@ class RecordingJudge:
             self._asked[key, request.vote] += 1
             self.recording[name] = judgement
             if self.path is not None:
-                line = json.dumps({"name": name, **judgement}, ensure_ascii=False)
-                with self.path.open("a", encoding="utf-8") as file:
-                    file.write(line + "\n")
+                with self.path.open("ab") as file:
+                    file.write(_json({"name": name, **judgement}))
         return reply
 
 
@@ -171,13 +171,46 @@ class MockJudge:
         return f"the recording has no judgement {key[:12]} of {about}: {why}. Record again."
 
 
+def _begin(path: Path) -> None:
+    """Make the file of a recording. An older recording, which has cost its judgements, is not overwritten."""
+    try:
+        path.touch()
+        if path.stat().st_size == 0:
+            return
+    except OSError as error:
+        raise ConfigurationError(f"{str(path)!r} cannot be written: {error.strerror or error}.") from None
+    raise ConfigurationError(
+        f"{str(path)!r} has a recording already. Delete it, or record into another file."
+    )
+
+
+def _json(value: Any, **layout: Any) -> bytes:
+    """A line of JSON in UTF-8. Lone surrogates, which have no UTF-8 form, are escaped."""
+    try:
+        return (json.dumps(value, ensure_ascii=False, **layout) + "\n").encode()
+    except UnicodeEncodeError:
+        return (json.dumps(value, **layout) + "\n").encode()
+
+
+def _rows(path: Path, content: bytes) -> Mapping[str, Mapping[str, Any]]:
+    """The judgements of a file with one a line. A process that was killed may have left half of the last one."""
+    *lines, last = content.split(b"\n")  # in JSON, other line ends may stand within a text
+    rows = [json.loads(line) for line in lines]
+    if last:
+        try:
+            rows.append(json.loads(last))
+        except ValueError:
+            problem = f"{path}: the last line is cut off, and left out."
+            warnings.warn(problem, ArbiterWarning, stacklevel=callers())
+    return {row.pop("name"): row for row in rows}
+
+
 def _read(path: Path) -> Mapping[str, Mapping[str, Any]]:
     try:
-        text = path.read_text(encoding="utf-8")
-        if text.startswith('{"name"'):
-            rows = [json.loads(line) for line in text.splitlines()]
-            return {row.pop("name"): row for row in rows}
-        data = json.loads(text)
+        content = path.read_bytes()
+        if content.startswith(b'{"name"'):
+            return _rows(path, content)
+        data = json.loads(content)
         if data["version"] != VERSION or not all(map(is_judgement, data["judgements"].values())):
             raise ValueError("another version, or a judgement without a value")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

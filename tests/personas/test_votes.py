@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage
 
-from arbiter import ArbiterOS
+from arbiter import ArbiterOS, ArbiterWarning
 from arbiter.errors import ConfigurationError
 from arbiter.evaluators import JudgeEvaluator
 from arbiter.models import judged_thread
@@ -183,6 +183,40 @@ def test_crash_loses_no_answer_that_was_recorded(tmp_path: Path) -> None:
     for text in ("one", "two", "three"):
         engine.score(claim(), target(text))
     assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("odd", ["a\u2028b\x85c\x0b", "half \ud83d", "é\n"])
+def test_any_reasoning_can_be_recorded(odd: str, tmp_path: Path) -> None:
+    recorder = RecordingJudge(Says({"score": 7, "reasoning": odd}), tmp_path / "judgements.jsonl")
+    assert PropositionEngine(recorder).score(claim(), target()).reasoning == odd
+    recorder.save(tmp_path / "judgements.json")
+    for name in ("judgements.jsonl", "judgements.json"):
+        assert PropositionEngine(MockJudge(tmp_path / name)).score(claim(), target()).reasoning == odd
+
+
+@pytest.mark.parametrize("cut", [1, 30, 200])
+def test_a_recording_that_was_cut_off_has_all_answers_but_the_last(cut: int, tmp_path: Path) -> None:
+    path = tmp_path / "judgements.jsonl"
+    engine = PropositionEngine(RecordingJudge(Says({"score": 7, "reasoning": "é" * 200}), path))
+    for text in ("one", "two"):
+        engine.score(claim(), target(text))
+    path.write_bytes(path.read_bytes()[: -1 - cut])
+    with pytest.warns(ArbiterWarning, match="the last line is cut off, and left out"):
+        mock = MockJudge(path)
+    assert PropositionEngine(mock).score(claim(), target("one")).score == 7.0
+    with pytest.raises(RecordingError):
+        PropositionEngine(mock).score(claim(), target("two"))
+
+
+def test_a_recording_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "judgements.jsonl"
+    PropositionEngine(RecordingJudge(by_vote(8), path)).score(claim(), target())
+    recorded = path.read_bytes()
+    with pytest.raises(ConfigurationError, match="has a recording already"):
+        RecordingJudge(by_vote(6), path)
+    assert path.read_bytes() == recorded
+    with pytest.raises(ConfigurationError, match="cannot be written: No such file"):
+        RecordingJudge(by_vote(6), tmp_path / "none" / "judgements.jsonl")
 
 
 # Other judges in the place of an evaluator's own ---------------------------------------------------
