@@ -322,15 +322,15 @@ class Recordings:
                 )
             return {}
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            content = path.read_bytes()
+        except OSError as error:
             raise RecordingError(f"{path}: cannot be read: {error}") from None
-        if self.mode == "record" and (torn := text.rpartition("\n")[2]):
-            os.truncate(path, path.stat().st_size - len(torn.encode()))  # the next line would be part of it
-        return {line["key"]: line for line in self._lines(path, text)}
+        if self.mode == "record" and (torn := content.rpartition(b"\n")[2]):
+            os.truncate(path, len(content) - len(torn))  # the next line would be part of it
+        return {line["key"]: line for line in self._lines(path, content)}
 
-    def _lines(self, path: Path, text: str) -> Iterator[Line]:
-        whole = text.split("\n")
+    def _lines(self, path: Path, content: bytes) -> Iterator[Line]:
+        whole = content.split(b"\n")  # the last line may be torn within a character
         for number, row in enumerate(whole, 1):
             if not row:
                 continue

@@ -202,6 +202,20 @@ def test_recording_goes_on_behind_a_torn_line() -> None:
     assert (len(cases), cases[-1]) == (2, "c")
 
 
+def test_a_line_torn_within_a_character_is_left_out() -> None:
+    recordings = Recordings("recordings/recorded", "record")
+    for case, said in (("a", "fine"), ("b", "café")):
+        recordings.keep_answer(
+            Place(case), input={}, target={}, answer={"status": "completed", "output": said}
+        )
+    answers = Path("recordings/recorded/answers.jsonl")
+    content = answers.read_bytes()
+    answers.write_bytes(content[: content.index("é".encode()) + 1])
+    with pytest.warns(ArbiterWarning, match="torn last line"):
+        Recordings("recordings/recorded", "record")
+    assert [json.loads(line)["case"] for line in answers.read_bytes().splitlines()] == ["a"]
+
+
 def test_nothing_recorded_is_no_pass() -> None:
     with pytest.raises(RecordingError, match="there are no recordings in"):
         suite().run(graph(Spy("plan")), mode="mock")
