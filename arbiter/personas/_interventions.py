@@ -601,7 +601,10 @@ class Intervention(_Interventions):
         }
         try:
             if self._functional is not None:
-                found["functional"] = bool((yield from _answered(self._functional(targets))))
+                answer: Any = yield from _answered(self._functional(targets))
+                if answer is None:  # a `return` is missing, and it would never fire
+                    raise TypeError("the functional precondition returned None; expected True or False")
+                found["functional"] = bool(answer)
                 if not found["functional"]:
                     return Intervened(**found)
             for kind, claim, threshold in (

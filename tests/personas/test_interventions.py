@@ -1037,6 +1037,19 @@ def test_variety_shows_the_judge_all_messages_that_it_asks_about(stale: int) -> 
     assert claim in judge.prompt()
 
 
+@MODES
+def test_a_condition_that_returns_nothing_is_a_failure(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Such as a function without a `return`, which would never let it fire."""
+    forgetful: Any = lambda targets: None  # noqa: E731
+    one = Intervention(JIM).set_functional_precondition(forgetful).set_effect("Sing.")
+    jim = Speaker("a")
+    run(advised(one, jim), hello(), mode=mode)
+    assert "Sing." not in jim.told()
+    assert one.log[-1].failed
+    assert "returned None; expected True or False" in one.log[-1].problem
+    assert "returned None" in caplog.text
+
+
 def test_a_run_can_be_cancelled_while_a_judge_is_asked() -> None:
     """No agent acts after that, and the next run is evaluated anew."""
     entered = asyncio.Event()
