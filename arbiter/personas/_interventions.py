@@ -32,7 +32,7 @@ from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 from arbiter._threads.forks import new_lock
 from arbiter._values.states import is_number, is_whole
 from arbiter.advice import Advisor
-from arbiter.errors import ConfigurationError, RegistrationError
+from arbiter.errors import ConfigurationError, RegistrationError, nearest
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, HistoryItem
 from arbiter.instructions import Instruction
@@ -134,7 +134,7 @@ class _Interventions(Advisor):
         self._waiting: OrderedDict[str, dict[str, list[str]]] = OrderedDict()
         """The nudges that no turn has had yet, by conversation and agent."""
         self._warned = False
-        self._dropped = False
+        self._told: set[str] = set()
         self._turns: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
         """The nudges of an agent's newest turn; later calls in that turn get them again."""
         self._given: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -335,6 +335,8 @@ class _Interventions(Advisor):
                 found = replace(found, problem=problems(found.problem, unstored))
             with self._lock:
                 self.log = [*self.log, found][-_LOGGED:]
+                if "item_id" in about:  # a world of one's own may have more agents
+                    self._check_agents(intervention.name, found.nudges)
                 for agent, nudge in found.nudges.items():
                     thoughts.append((agent, nudge))
                     self._keep(run, agent, nudge, len(talk[0]) if intervention.persist else None)
@@ -350,14 +352,29 @@ class _Interventions(Advisor):
             if nudge not in (known for _, known in kept):
                 kept.append((lasting_from, nudge))
         dropped = [_shorten(known) for known in (self._waiting, self._kept)]
-        if any(dropped) and not self._dropped:
-            self._dropped = True
-            _log.warning(
-                "intervention %r keeps the nudges of %d conversations and drops those of the conversations "
-                "that have rested longest. (This is reported once.)",
+        if any(dropped):
+            self._tell(
+                "dropped",
                 self.name,
-                _KEPT,
+                f"keeps the nudges of {_KEPT} conversations and drops those of the conversations that have rested "
+                "longest.",
             )
+
+    def _tell(self, about: str, name: str, problem: str) -> None:
+        """Log a warning, once for each subject."""
+        if about not in self._told:
+            self._told.add(about)
+            _log.warning("intervention %r %s (This is reported once.)", name, problem)
+
+    def _check_agents(self, name: str, nudges: Mapping[str, str]) -> None:
+        """Warn of a nudge for an agent that acts in no node. `agent_of` may know agents of its own."""
+        known = self.cast.personas
+        if not known or self.cast.agent_of is not None:
+            return
+        for agent in nudges.keys() - known.keys():
+            agents = ", ".join(map(repr, known))
+            problem = f"nudges {agent!r:.80}, which is not an agent. Agents: {agents}.{nearest(agent, known)}"
+            self._tell("agents", name, problem)
 
     def _targets(
         self,

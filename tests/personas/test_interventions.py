@@ -1038,6 +1038,22 @@ def test_variety_shows_the_judge_all_messages_that_it_asks_about(stale: int) -> 
 
 
 @MODES
+def test_a_nudge_for_somebody_who_is_no_agent_is_reported_once(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would wait for ever."""
+    one = Intervention(JIM, agents=[PAM]).set_functional_precondition(lambda t: True)
+    one.set_effect(lambda t: {"Jimm": "Sing.", "pam": "Dance."})
+    app = advised(one, Speaker("a"))
+    for _ in range(2):
+        run(app, hello(), mode=mode)
+    assert [record.getMessage() for record in caplog.records] == [
+        "intervention 'intervention' nudges 'Jimm', which is not an agent. Agents: 'Jim', 'Pam'. Did you mean 'Jim'? "
+        "(This is reported once.)"
+    ]
+
+
+@MODES
 def test_a_condition_that_returns_nothing_is_a_failure(mode: str, caplog: pytest.LogCaptureFixture) -> None:
     """Such as a function without a `return`, which would never let it fire."""
     forgetful: Any = lambda targets: None  # noqa: E731
