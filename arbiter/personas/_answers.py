@@ -58,10 +58,10 @@ def _present(value: Any) -> Any:
     return True if value is None else value
 
 
-def _complete(given: Any, missing: str, value: Any) -> Any:
+def _complete(given: object, missing: str, value: Any) -> Any:
     """The answer with that field: without evidence a judge may leave it out, because it then has no effect."""
     answer: Any = given
-    if not isinstance(answer, Mapping) or answer.get(missing) is not None:
+    if not isinstance(given, Mapping) or answer.get(missing) is not None:
         return answer
     has_none = str(answer.get("evidence_present")).strip().lower() in ("false", "no")
     return {**answer, missing: value} if has_none else answer

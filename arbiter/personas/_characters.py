@@ -84,7 +84,7 @@ class Persona:
 def agents_of(given: Persona | str | Iterable[Persona | str]) -> list[Persona | str]:
     """The agents in a list. Raises `ConfigurationError` unless each is a persona or a name."""
     agents: Any = given
-    is_list = isinstance(agents, Iterable) and not isinstance(agents, str | Mapping)
+    is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
     listed: list[Any] = list(agents) if is_list else [agents]
     for one in listed:
         if not isinstance(one, Persona | str):

@@ -582,7 +582,7 @@ def checked_configs(
     for two of one agent."""
     if not isinstance(configs, GateConfig):
         given: Any = configs
-        settings: Any = given.items() if isinstance(given, Mapping) else [("", given)]
+        settings: Any = given.items() if issubclass(type(given), Mapping) else [("", given)]
         for known, config in settings:
             if not isinstance(known, str) or not isinstance(config, GateConfig):
                 problem = f"expected a GateConfig, or a mapping with one for each agent, got {given!r:.80}."

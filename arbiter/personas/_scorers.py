@@ -172,10 +172,10 @@ def _engine(judge: PropositionEngine | Judge | ChatModel | str) -> PropositionEn
     return judge if isinstance(judge, PropositionEngine) else PropositionEngine(judge)
 
 
-def _personas(given: Any) -> tuple[Persona, ...]:
+def _personas(given: object) -> tuple[Persona, ...]:
+    personas: Any = given
     is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
-    many: Iterable[Any] = given if is_list else [given]
-    return tuple(map(Persona.of, many))
+    return tuple(map(Persona.of, personas if is_list else [personas]))
 
 
 class _Asking:

@@ -189,7 +189,11 @@ def test_the_control_is_the_graph_itself() -> None:
 
 def test_half_of_a_character_does_not_end_a_conversation() -> None:
     """No client can send a lone surrogate, and the words of each agent are in the prompts of all."""
-    model = Scripted(answers=[lambda prompt: f"Tea \ud83d? {len(prompt.encode())}"])
+
+    def tea(prompt: str) -> str:
+        return f"Tea \ud83d? {len(prompt.encode())}"
+
+    model = Scripted(answers=[tea])
     said, _ = talk(model, size=2, steps=2)
     assert len(said) == 6
     assert str(said[1].content).startswith("Tea \ufffd?")

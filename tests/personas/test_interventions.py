@@ -1056,7 +1056,10 @@ def test_a_nudge_for_somebody_who_is_no_agent_is_reported_once(
 @MODES
 def test_a_condition_that_returns_nothing_is_a_failure(mode: str, caplog: pytest.LogCaptureFixture) -> None:
     """Such as a function without a `return`, which would never let it fire."""
-    forgetful: Any = lambda targets: None  # noqa: E731
+
+    def forgetful(targets: list[Target]) -> Any:
+        len(targets[0].trajectory)
+
     one = Intervention(JIM).set_functional_precondition(forgetful).set_effect("Sing.")
     jim = Speaker("a")
     run(advised(one, jim), hello(), mode=mode)

@@ -216,7 +216,8 @@ def test_no_file_for_an_agent_names_the_files_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["zoë", "李", "Jim"])
 def test_an_agents_id_may_have_letters_of_any_language(name: str, tmp_path: Path) -> None:
-    folder = write(tmp_path, **{name: {"propositions": [entry("a")]}})
+    files: dict[str, Any] = {name: {"propositions": [entry("a")]}}
+    folder = write(tmp_path, **files)
     assert [claim.id for claim in load_propositions(folder, "adherence", name)] == ["a"]
     assert load_propositions(None, "adherence", name)
     assert PersonaGate(Says(None), Persona("Zoe", "calm", name), GateConfig(gate_adherence_enabled=True))

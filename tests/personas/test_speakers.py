@@ -3,6 +3,7 @@ such."""
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -94,7 +95,7 @@ def test_what_is_no_config_is_refused(kind: str, wrong: Any) -> None:
 )
 def test_a_persona_has_a_name_and_a_mapping_of_traits(wrong: Any, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
-        Persona(**{"name": "Jim", "description": "calm", **wrong})
+        dataclasses.replace(JIM, **wrong)
     with pytest.raises(ConfigurationError, match="expected a persona's YAML file, or one that ships"):
         Persona.of("")
 
