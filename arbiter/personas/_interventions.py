@@ -60,8 +60,7 @@ RoundOf = Callable[[HistoryItem], Hashable]
 """Returns the round of the conversation that a node run belongs to."""
 HEADING = "A thought comes to your mind. Nobody else knows of it, and you do not mention it:"
 _KEPT = 10_000
-"""The conversations whose nudges are kept."""
-_LOGGED = 1_000
+"""The conversations whose nudges are kept, and the evaluations in a log."""
 _PURSE = "intervention"
 _BEAT = 0.05
 """Seconds between two checks of a waiting thread whether the event loop still runs."""
@@ -128,7 +127,7 @@ class _Interventions(Advisor):
         super().__init__(name, target_instructions, target_nodes)
         self.round_of = round_of
         self.log: list[Intervened] = []
-        """The last evaluations, oldest first; at most 1,000."""
+        """The last evaluations, oldest first; at most 10,000."""
         self._lock = new_lock()
         self._rounds: OrderedDict[Any, _Round] = OrderedDict()
         self._waiting: OrderedDict[str, dict[str, list[str]]] = OrderedDict()
@@ -334,7 +333,8 @@ class _Interventions(Advisor):
                 unstored: str = yield Storing(call, warn)
                 found = replace(found, problem=problems(found.problem, unstored))
             with self._lock:
-                self.log = [*self.log, found][-_LOGGED:]
+                self.log.append(found)
+                del self.log[:-_KEPT]
                 if "item_id" in about:  # a world of one's own may have more agents
                     self._check_agents(intervention.name, found.nudges)
                 for agent, nudge in found.nudges.items():

@@ -206,6 +206,19 @@ def test_phrases_of_an_agent_that_repeats_itself_are_suppressed() -> None:
     assert "Avoid these phrases" in heard(model, "Person 2")[3]
 
 
+def test_the_exposure_counts_all_evaluations_of_a_long_conversation() -> None:
+    def many(personas: Any, judge: Any) -> InterventionBatch:
+        each = [Intervention(personas, judge=judge, name=f"i{number}") for number in range(400)]
+        return (
+            InterventionBatch(each)
+            .set_functional_precondition(lambda targets: True)
+            .set_effect(lambda targets: {str(targets[0].agent): "Go on."})
+        )
+
+    _, exposure = talk(speaker(), Corrections(interventions=(many,)), size=1, steps=3)
+    assert (exposure.evaluations, exposure.nudges) == (1_200, 1_200)
+
+
 def test_shipped_interventions_are_arms() -> None:
     corrections = Corrections(interventions=(variety, anti_convergence))
     assert corrections.evaluations(5) == 6
