@@ -65,6 +65,8 @@ class Cast:
     ) -> None:
         self.personas = _by_name(agents_of(agents))
         self.key = key
+        if agent_of is not None and not callable(cast(Any, agent_of)):
+            raise ConfigurationError(f"agent_of: expected a function of a node run, got {agent_of!r:.80}.")
         self.agent_of = agent_of
         if not isinstance(cast(Any, channel), str):
             raise ConfigurationError(f"channel: expected a text, got {channel!r:.80}.")

@@ -125,6 +125,8 @@ class _Interventions(Advisor):
         round_of: RoundOf | None = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes)
+        if round_of is not None and not callable(cast(Any, round_of)):
+            raise ConfigurationError(f"round_of: expected a function of a node run, got {round_of!r:.80}.")
         self.round_of = round_of
         self.log: list[Intervened] = []
         """The last evaluations, oldest first; at most 10,000."""

@@ -86,6 +86,20 @@ def test_what_is_no_config_is_refused(kind: str, wrong: Any) -> None:
         OF_SETTINGS[kind](wrong)
 
 
+def test_what_is_no_function_is_refused() -> None:
+    wrong: Any = "jim"
+    for make in (
+        lambda: PersonaGate(Says(None), [JIM], enabled("fluency"), agent_of=wrong),
+        lambda: Intervention(JIM, agent_of=wrong),
+        lambda: RepetitionSuppressor(JIM, agent_of=wrong),
+        lambda: variety(JIM, Says(None), round_of=wrong),
+    ):
+        with pytest.raises(
+            ConfigurationError, match=r"(agent|round)_of: expected a function of a node run, got 'jim'"
+        ):
+            make()
+
+
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
