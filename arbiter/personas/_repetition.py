@@ -20,7 +20,7 @@ from arbiter.personas._conversation import (
     config_for,
     nobody_known,
 )
-from arbiter.personas._texts import ngrams, repetition, tokens
+from arbiter.personas._texts import as_written, ngrams, repetition, tokens
 
 RECENT = 5
 MOST_PHRASES = 10
@@ -103,4 +103,4 @@ def repeated_phrases(messages: Sequence[str], most: int = MOST_PHRASES) -> list[
         for at in range(len(words) - 2):
             first.setdefault(" ".join(words[at : at + 3]), len(first))
     shared = [ngram for ngram, count in counts.items() if count > 1]
-    return sorted(shared, key=lambda ngram: (-counts[ngram], first[ngram]))[:most]
+    return [as_written(each) for each in sorted(shared, key=lambda each: (-counts[each], first[each]))[:most]]

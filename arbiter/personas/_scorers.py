@@ -46,7 +46,7 @@ from arbiter.personas._propositions import (
     without_value,
 )
 from arbiter.personas._targets import Target
-from arbiter.personas._texts import repeated_ngrams, text_statistics, vocabulary_similarity
+from arbiter.personas._texts import as_written, repeated_ngrams, text_statistics, vocabulary_similarity
 from arbiter.personas._trajectories import SOMEBODY, Event, LazyEvents, Trajectory
 from arbiter.verdicts import Outcome
 
@@ -800,7 +800,7 @@ def _about_texts(texts: Sequence[str], numbers: Mapping[str, float]) -> str:
         f"different words of all words: {numbers['unique_ratio']:.4f}",
         f"words in a sentence: {numbers['average_sentence_length']:.2f}",
         f"punctuation marks of all characters: {numbers['punctuation_density']:.4f}",
-        *(f"in {count} messages: {ngram}" for ngram, count in often.items()),
+        *(f"in {count} messages: {as_written(ngram)}" for ngram, count in often.items()),
     ]
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 """Text statistics: how much texts repeat themselves and each other. Plain functions, no model.
 
-Words are Unicode words: "Café" is one word, and Chinese text has words too. For texts without words every
-number is 0.
+Words are Unicode words: "Café" is one word. Where a script has no blanks between words, such as Chinese, each
+pair of neighbouring characters counts as a word. For texts without words every number is 0.
 
 Evaluators count many long texts on threads, and one long call of C blocks all other threads. So messages are
 counted, and freed, one by one, and never joined.
@@ -15,21 +15,46 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from heapq import nsmallest
 from itertools import combinations
+from operator import add
 from typing import Any
 
 from arbiter.errors import ConfigurationError
 
 _NEITHER_WORD_NOR_BLANK = re.compile(r"[^\w\s]")
-_SENTENCE_END = re.compile(r"[.!?]+")
+_SENTENCE_END = re.compile(r"[.!?。！？]+")
+_UNSPACED = (
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+"""A character of a script without blanks: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+_RUN = re.compile(f"({_UNSPACED}+)")
+_OVERLAP = re.compile(f"({_UNSPACED}) \\1")
 
 
 def tokens(text: str) -> list[str]:
     r"""The words of a text: lower-case, with all characters deleted that are neither `\w` nor `\s`, split on
     blanks.
 
-    "It's 5pm." gives "its" and "5pm".
+    "It's 5pm." gives "its" and "5pm". In scripts without blanks between words, such as Chinese, each pair of
+    neighbouring characters is a word.
     """
-    return _NEITHER_WORD_NOR_BLANK.sub("", text.lower()).split()
+    words = _NEITHER_WORD_NOR_BLANK.sub("", text.lower()).split()
+    if text.isascii() or not _RUN.search(text):
+        return words
+    return [part for word in words for part in _parts(word)]
+
+
+def _parts(word: str) -> Iterator[str]:
+    for at, part in enumerate(_RUN.split(word)):
+        if at % 2 and len(part) > 1:
+            yield from map(add, part, part[1:])
+        elif part:
+            yield part
+
+
+def as_written(ngram: str) -> str:
+    """An n-gram without the overlaps of pairs of characters."""
+    return _OVERLAP.sub(r"\1", ngram)
 
 
 def ngrams(text: str, n: int) -> set[str]:
@@ -139,7 +164,7 @@ def _unique_ratio(texts: Iterable[Sequence[str]]) -> float:
 def average_sentence_length(messages: Sequence[str]) -> float:
     """|words| / max(1, |sentences|) of all messages joined by blanks; 0.0 without any word.
 
-    A sentence is a non-blank text between runs of ".", "!" and "?".
+    A sentence is a non-blank text between runs of ".", "!" and "?", or of their Chinese forms.
     """
     return sum(len(tokens(message)) for message in messages) / max(1, _sentences(messages))
 

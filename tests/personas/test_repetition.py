@@ -45,6 +45,10 @@ def test_an_agent_that_does_not_repeat_itself_gets_no_advice(mode: str) -> None:
         assert "repeating yourself" not in told(RepetitionSuppressor([JIM]), *own, mode=mode)
 
 
+def test_phrases_without_blanks_are_shown_as_they_were_written() -> None:
+    assert repeated_phrases(["我们去海边吧"] * 2) == ["我们去海", "们去海边", "去海边吧"]
+
+
 def test_only_the_last_five_messages_count() -> None:
     fresh = ["one two three", "four five six", "seven eight nine", "ten eleven twelve", "red green blue"]
     assert "repeating" not in told(RepetitionSuppressor([JIM]), *SAME, *fresh)

@@ -46,6 +46,21 @@ def test_words_of_every_language_are_words() -> None:
     assert jaccard({*tokens("你好 世界")}, {*tokens("你好")}) == 0.5
 
 
+def test_pairs_of_characters_are_words_where_a_script_has_no_blanks_between_words() -> None:
+    """A near copy resembles its original in Chinese, Japanese and Thai as it does in English."""
+    assert tokens("iPhone手机壳 Ω, 我") == ["iphone", "手机", "机壳", "ω", "我"]
+    assert tokens("ｶﾞ 한국어 naïve") == ["ｶﾞ", "한국어", "naïve"]
+    for one, other in (
+        ("今天天气很好，我们去海边吧", "今天天气很好，我们去公园吧"),
+        ("今日は天気がいいので海へ行きましょう", "今日は天気がいいので公園へ行きましょう"),
+        ("วันนี้อากาศดีเราไปทะเลกันเถอะ", "วันนี้อากาศดีเราไปสวนกันเถอะ"),
+    ):
+        assert 0.5 < jaccard({*tokens(one)}, {*tokens(other)}) < 1
+        assert repetition([one, one], 3) == 1.0
+        assert 0.3 < repetition([one, other], 3) < 1
+    assert average_sentence_length(["你好。你好！"]) == 1.5  # three pairs in two sentences
+
+
 def test_overlaps_of_two_sentences() -> None:
     assert jaccard({*tokens(BEACH)}, {*tokens(PARK)}) == 7 / 9
     assert jaccard(ngrams(BEACH, 3), ngrams(PARK, 3)) == 5 / 7
