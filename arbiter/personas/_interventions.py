@@ -132,8 +132,8 @@ class _Interventions(Advisor):
         """The last evaluations, oldest first; at most 10,000."""
         self._lock = new_lock()
         self._rounds: OrderedDict[Any, _Round] = OrderedDict()
-        self._waiting: OrderedDict[str, dict[str, list[str]]] = OrderedDict()
-        """The nudges that no turn has had yet, by conversation and agent."""
+        self._waiting: OrderedDict[str, dict[str, dict[int, str]]] = OrderedDict()
+        """The nudges that no turn has had yet, by conversation, agent and place of the intervention."""
         self._warned = False
         self._told: set[str] = set()
         self._turns: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
@@ -325,7 +325,7 @@ class _Interventions(Advisor):
     ) -> _Evaluating[None]:
         """Evaluate all interventions over a conversation; the nudges then wait for their agents."""
         thoughts: list[tuple[str, str]] = []
-        for intervention in self.interventions:
+        for place, intervention in enumerate(self.interventions):
             found = yield from intervention.evaluating(self._targets(intervention, talk, run, thoughts))
             found = replace(found, **about)
             if intervention.repository is not None:
@@ -341,13 +341,12 @@ class _Interventions(Advisor):
                     self._check_agents(intervention.name, found.nudges)
                 for agent, nudge in found.nudges.items():
                     thoughts.append((agent, nudge))
-                    self._keep(run, agent, nudge, len(talk[0]) if intervention.persist else None)
+                    self._keep(run, agent, place, nudge, len(talk[0]) if intervention.persist else None)
 
-    def _keep(self, run: str, agent: str, nudge: str, lasting_from: int | None) -> None:
+    def _keep(self, run: str, agent: str, place: int, nudge: str, lasting_from: int | None) -> None:
         """Keep a nudge for the agent's next turn, and for all later ones if it lasts."""
-        waiting = self._waiting.setdefault(run, {}).setdefault(agent, [])
-        if nudge not in waiting:  # an intervention may fire at each step before the agent acts
-            waiting.append(nudge)
+        # An intervention may fire at each step before the agent acts.
+        self._waiting.setdefault(run, {}).setdefault(agent, {})[place] = nudge
         self._waiting.move_to_end(run)
         if lasting_from is not None:
             kept = self._kept.setdefault(run, {}).setdefault(agent, [])
@@ -423,7 +422,7 @@ class _Interventions(Advisor):
         """The nudges that wait for an agent, after those that its turn `begun` with, as one text; "" without
         any."""
         waiting = self._waiting.get(run, {})
-        nudges = list(dict.fromkeys([*begun, *waiting.pop(agent, [])]))
+        nudges = list(dict.fromkeys([*begun, *waiting.pop(agent, {}).values()]))
         if not waiting:
             self._waiting.pop(run, None)
         self._turns[run, agent] = nudges

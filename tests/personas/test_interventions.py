@@ -1038,6 +1038,28 @@ def test_variety_shows_the_judge_all_messages_that_it_asks_about(stale: int) -> 
 
 
 @MODES
+def test_a_newer_nudge_of_an_intervention_takes_the_place_of_one_that_waits(mode: str) -> None:
+    """Pam, who was silent for ten rounds, gets a thought of each intervention, and not of each round."""
+    rounds = iter(range(100))
+    one = Intervention(PAM, agents=[JIM]).set_functional_precondition(lambda t: True)
+    one.set_effect(lambda targets: f"Idea {next(rounds)}.")
+    other = Intervention(PAM, agents=[JIM]).set_functional_precondition(lambda t: True).set_effect("Sing.")
+
+    def named(state: Any) -> str:
+        return state["messages"][-1].name
+
+    pam = Speaker("a", name="pam")
+    builder: Any = StateGraph(Chat).add_node("jim", Speaker("b")).add_node("pam", pam)
+    builder.add_conditional_edges(START, named)
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(InterventionBatch([one, other]))
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    for name in [*["jim"] * 10, "pam"]:
+        run(app, {"messages": [HumanMessage("Go on.", name=name)]}, thread("t"), mode=mode)
+    assert pam.told().startswith(f"{HEADING}\n\nIdea 9.\n\nSing.\nGo on.")  # both act in the tenth round
+
+
+@MODES
 def test_a_nudge_for_somebody_who_is_no_agent_is_reported_once(
     mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
