@@ -10,6 +10,7 @@ from typing import Annotated, Unpack
 
 from arbiter._values.normal import normalized
 from arbiter._values.parameters import Param, check_parameters
+from arbiter._values.words import with_pairs
 from arbiter.errors import EvaluationError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
 from arbiter.evaluators._outputs import text_at, text_in
@@ -22,7 +23,8 @@ _WORD = re.compile(r"\w+")
 def similarity(one: str, other: str, n: int = 1) -> float:
     """The Jaccard overlap of the word n-grams of two texts, 0.0 to 1.0.
 
-    Words are runs of letters, digits and underscores after Unicode NFKC and case folding. A text with fewer
+    Words are runs of letters, digits and underscores after Unicode NFKC and case folding; in scripts without
+    blanks between words, such as Chinese, pairs of neighbouring characters. A text with fewer
     than `n` words is one n-gram. Two texts without any word score 1.0 if they are equal, else 0.0.
     """
     first, second = _ngrams(one, n), _ngrams(other, n)
@@ -32,7 +34,7 @@ def similarity(one: str, other: str, n: int = 1) -> float:
 
 
 def _ngrams(text: str, n: int) -> set[tuple[str, ...]]:
-    words = _WORD.findall(normalized("NFKC", text).casefold())
+    words = with_pairs(_WORD.findall(normalized("NFKC", text).casefold()))
     if not words:
         return set()
     return {tuple(words[at : at + n]) for at in range(max(1, len(words) - n + 1))}

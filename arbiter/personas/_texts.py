@@ -15,20 +15,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from heapq import nsmallest
 from itertools import combinations
-from operator import add
 from typing import Any
 
+from arbiter._values.words import UNSPACED, with_pairs
 from arbiter.errors import ConfigurationError
 
 _NEITHER_WORD_NOR_BLANK = re.compile(r"[^\w\s]")
 _SENTENCE_END = re.compile(r"[.!?。！？]+")
-_UNSPACED = (
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
-    "\uf900-\ufaff\U00020000-\U0003ffff]"
-)
-"""A character of a script without blanks: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
-_RUN = re.compile(f"({_UNSPACED}+)")
-_OVERLAP = re.compile(f"({_UNSPACED}) \\1")
+_OVERLAP = re.compile(f"({UNSPACED}) \\1")
 
 
 def tokens(text: str) -> list[str]:
@@ -39,17 +33,7 @@ def tokens(text: str) -> list[str]:
     neighbouring characters is a word.
     """
     words = _NEITHER_WORD_NOR_BLANK.sub("", text.lower()).split()
-    if text.isascii() or not _RUN.search(text):
-        return words
-    return [part for word in words for part in _parts(word)]
-
-
-def _parts(word: str) -> Iterator[str]:
-    for at, part in enumerate(_RUN.split(word)):
-        if at % 2 and len(part) > 1:
-            yield from map(add, part, part[1:])
-        elif part:
-            yield part
+    return words if text.isascii() else with_pairs(words)
 
 
 def as_written(ngram: str) -> str:

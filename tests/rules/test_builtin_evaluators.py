@@ -376,6 +376,7 @@ def test_similarity_is_a_measure(one: str, other: str, n: int) -> None:
         ("", "a", 1, 0.0),
         ("!!", "??", 1, 0.0),
         ("ﬁne Straße", "FINE STRASSE", 1, 1.0),
+        ("我们去海边", "我们去公园", 1, 2 / 6),
     ],
 )
 def test_similarity_by_hand(one: str, other: str, n: int, score: float) -> None:
