@@ -246,7 +246,8 @@ class Experiment:
         each_run = self.plan.pairs // self.runs
         for run in range(self.runs):
             people = self._people(run)
-            self._check_interventions(people[: scenario.group_size])
+            if not run:
+                self._warn_of_idle_interventions(people[: scenario.group_size])
             for at in range(each_run):
                 environment = scenario.environment(at)
                 first = environment.group * scenario.group_size
@@ -268,15 +269,20 @@ class Experiment:
                 ]
         return cases
 
-    def _check_interventions(self, people: Sequence[Persona]) -> None:
-        """Raise `ConfigurationError` for interventions that would never fire in this scenario."""
+    def _warn_of_idle_interventions(self, people: Sequence[Persona]) -> None:
+        """Warn of interventions that will never fire in this scenario. If none fires, the result is marked."""
         steps = self.setting.steps
         for arm, corrections in self.corrections.items() if self.mode == "llm" else ():
             for name, least in corrections.idle(people, steps).items():
-                raise ConfigurationError(
-                    f"arm {arm!r}: intervention {name!r} never fires, because it waits for {least} messages of an "
-                    f"agent, who has said {steps - 1} when the last of {steps} steps begins. Give the scenario more "
-                    "steps, or the intervention a config with a lower variety_message_threshold."
+                _log.warning(
+                    "arm %r: intervention %r never fires, because it waits for %d messages of an agent, who has said "
+                    "%d when the last of %d steps begins. Give the scenario more steps, or the intervention a config "
+                    "with a lower variety_message_threshold.",
+                    arm,
+                    name,
+                    least,
+                    steps - 1,
+                    steps,
                 )
 
     def _people(self, run: int) -> Sequence[Persona]:
