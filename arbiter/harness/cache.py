@@ -10,6 +10,7 @@ import json
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -42,6 +43,8 @@ class Cache:
             self._connection = sqlite3.connect(
                 self.path, timeout=_WAIT, check_same_thread=False, isolation_level=None
             )
+            # Also of a cache that is dropped without `close`.
+            self._closing = weakref.finalize(self, self._connection.close)
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=NORMAL")
             self._connection.execute(
@@ -80,4 +83,4 @@ class Cache:
     def close(self) -> None:
         """Close the file."""
         with self._lock:
-            self._connection.close()
+            self._closing()

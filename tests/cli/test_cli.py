@@ -28,6 +28,7 @@ from tests.processes import python
 
 TEAM = '''
 import sqlite3
+import weakref
 from pathlib import Path
 from typing import TypedDict
 
@@ -90,8 +91,10 @@ everything = chain(
 )
 
 def saved():
-    return chain(("draft", nothing), ("pay", pay),
-        saver=SqliteSaver(sqlite3.connect("runs.db", check_same_thread=False)))
+    connection = sqlite3.connect("runs.db", check_same_thread=False)
+    saver = SqliteSaver(connection)
+    weakref.finalize(saver, connection.close)
+    return chain(("draft", nothing), ("pay", pay), saver=saver)
 def made(): return graph
 def needs(something): return graph
 def raises(): raise KeyError("no settings")

@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from io import StringIO
 from pathlib import Path
 
@@ -332,7 +333,7 @@ def test_erase_removes_contents_names_and_checkpoints(
     done = started(*erase, "--thread", "t1", "--graph", "saved:graph", folder=tmp_path, code=0)
     assert "erased: the contents of 2 entries and the names of 1 thread." in done.stdout
     assert "The checkpoints of saved:graph were deleted." in done.stdout
-    with sqlite3.connect("saved.db") as saved:
+    with closing(sqlite3.connect("saved.db")) as saved, saved:
         assert {row[0] for row in saved.execute("SELECT thread_id FROM checkpoints")} == {"t2"}
     assert cells(typed("verify").splitlines()[-2])[:2] == ["erased", "2"]
     ref = re.findall(r"(\w+) \(erased\)", typed("history"))[0]

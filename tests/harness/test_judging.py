@@ -6,6 +6,7 @@ import json
 import socket
 import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -352,7 +353,7 @@ def test_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache.sqlite").write_text("no database, but long enough to be none" * 100)
     with pytest.raises(ConfigurationError, match="Delete the file"):
         Cache(tmp_path / "cache.sqlite")
-    with sqlite3.connect(":memory:") as other:
+    with closing(sqlite3.connect(":memory:")) as other, other:
         assert other.execute("SELECT 1").fetchone() == (1,)
 
 

@@ -7,7 +7,7 @@ import operator
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -125,7 +125,7 @@ def sqlite_saver(path: Path) -> Generator[SqliteSaver]:
 def size_of(path: Path) -> int:
     """The size of the stored checkpoints, in bytes."""
     total = 0
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         for table in ("checkpoints", "writes"):
             columns = [name for _, name, *_ in db.execute(f"pragma table_info({table})")]
             lengths = " + ".join(f"coalesce(length({name}), 0)" for name in columns)

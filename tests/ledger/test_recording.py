@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Set
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from datetime import time as clock_time
@@ -442,7 +443,7 @@ def test_denials_answers_and_edits_are_recorded_with_who_and_what(tmp_path: Path
             "completed",
             "interrupted",
         ]
-    with sqlite3.connect(tmp_path / "l.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "l.db")) as connection, connection:
         (body, contents), *_ = connection.execute(
             "SELECT e.body, c.body FROM entries e JOIN contents c ON c.entry = e.id WHERE e.kind = 'answer'"
         ).fetchall()
@@ -842,7 +843,7 @@ def test_a_wrong_option_is_refused_before_anything_is_made(tmp_path: Path, optio
 def test_a_newer_schema_is_refused(tmp_path: Path, column: str) -> None:
     """Both places that name the schema count."""
     recorded(tmp_path / "l.db", 1).close()
-    with sqlite3.connect(tmp_path / "l.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "l.db")) as connection, connection:
         connection.execute(f"UPDATE {column} = '9999'")
     with pytest.raises(LedgerUnavailable, match="its schema 9999 is newer"):
         Ledger(tmp_path / "l.db")

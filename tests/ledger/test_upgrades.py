@@ -27,7 +27,7 @@ CHANGE = SCHEMA.migrations / "versions" / "0002_undelivered.py"
 def make_older(path: Path) -> None:
     """A ledger of three threads whose file has schema 1."""
     recorded(path, 3).close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DROP TABLE undelivered")
         connection.execute("DROP TABLE subjects")
         connection.execute("UPDATE ledgers SET schema = 1")
@@ -53,7 +53,7 @@ def test_an_older_file_is_copied_aside_upgraded_and_verifies(older: Path) -> Non
     copy = older.with_name("l.db.schema-1.bak")
     assert copy.stat().st_mode == older.stat().st_mode
     assert len(before) == len(copy.read_bytes())
-    with sqlite3.connect(copy) as connection:
+    with closing(sqlite3.connect(copy)) as connection, connection:
         assert connection.execute("SELECT version_num FROM arbiter_ledger_version").fetchall() == [("0001",)]
         assert connection.execute("SELECT COUNT(*) FROM entries").fetchall() == [(9,)]
     connection.close()
@@ -93,7 +93,7 @@ def test_processes_that_open_an_older_file_at_once_all_work(older: Path) -> None
     with Ledger(older) as ledger:
         assert ledger.verify()
         assert {str(thread["thread_id"]) for thread in ledger.threads()} >= {"first", "second", "t0"}
-    with sqlite3.connect(older.with_name("l.db.schema-1.bak")) as connection:
+    with closing(sqlite3.connect(older.with_name("l.db.schema-1.bak"))) as connection, connection:
         assert connection.execute("SELECT COUNT(*) FROM entries").fetchall() == [(9,)]
     connection.close()
 

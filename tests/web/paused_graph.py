@@ -4,6 +4,7 @@ pauses in one process and goes on in another."""
 from __future__ import annotations
 
 import sqlite3
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,11 @@ class Payments:
 
     def __init__(self, folder: Path, saver: Any = None) -> None:
         self._file = folder / "paid.txt"
-        self.saver = saver or SqliteSaver(sqlite3.connect(folder / "checkpoints.db", check_same_thread=False))
+        if saver is None:
+            connection = sqlite3.connect(folder / "checkpoints.db", check_same_thread=False)
+            weakref.finalize(self, connection.close)
+            saver = SqliteSaver(connection)
+        self.saver = saver
 
     @property
     def paid(self) -> list[str]:
