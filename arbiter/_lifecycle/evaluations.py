@@ -38,6 +38,7 @@ from arbiter._threads.deadlines import (
     within,
 )
 from arbiter._threads.forks import new_lock, renew_in_child
+from arbiter._values.once import Once
 from arbiter.errors import EvaluationError, MissingEvaluationError, Unscored, describe, nearest
 from arbiter.evaluation import EvaluatorGroup, FinishedRun, GroupOutcome, NodeEvaluator
 from arbiter.history._items import History
@@ -347,10 +348,10 @@ _FROM_THE_LOOP = (
 )
 
 
-_uncommitted: weakref.WeakSet[EvaluatorQueue] = weakref.WeakSet()
-"""The evaluators of which `report_uncommitted` has told."""
-_unknown: set[str] = set()
-"""The names of which `_report_unknown` has told."""
+_uncommitted = Once()
+"""The evaluators that `report_uncommitted` has reported."""
+_unknown = Once()
+"""The names that `_report_unknown` has reported."""
 _UNREAD: tuple[Collection[str], Collection[str]] = ((), ())
 
 
@@ -504,9 +505,10 @@ class Evaluations(Lazy):
         queue = self.queue(name)
         if queue is None or queue.evaluator.durable or not queue.evaluator.enforced:
             return
-        if queue.name in self.read[0] or queue.name in self.read[1] or queue in _uncommitted:
+        if queue.name in self.read[0] or queue.name in self.read[1]:
             return
-        _uncommitted.add(queue)
+        if not _uncommitted.is_new(weakref.ref(queue)):
+            return
         log.warning(
             "a rule looked for the result %r of an earlier run of node %r, which is not committed: no router "
             "read it there. Set durable=True on evaluator %r, so that later rules find it",
@@ -683,8 +685,7 @@ def _listed(names: Iterable[str]) -> str:
 
 def _report_unknown(name: str, known: Sequence[str]) -> None:
     """Warn that a rule read a result that no evaluator gives."""
-    if name not in _unknown:
-        _unknown.add(name)
+    if _unknown.is_new(name):
         names = ", ".join(known) or "none"
         log.warning(
             "a rule read the result %r of its node, and no evaluator gives one of that name, so it found none. "

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Protocol, Self, overload
 
 from arbiter._values.copies import Copier, for_deep_copy, for_pickle
+from arbiter._values.once import Once
 from arbiter.history._facts import KEEP_TALLIES, RunFact
 from arbiter.history._items import History, HistoryItem, ToolsOf, copied, matches, traced
 from arbiter.history._past import Past, Tally
@@ -17,7 +18,7 @@ from arbiter.instructions import Instruction, find_instruction
 from arbiter.verdicts import EvaluationResult
 
 _log = logging.getLogger("arbiter")
-_forgetful: set[str] = set()
+_forgetful = Once()
 """The checkers of which a dropped tally was reported."""
 
 
@@ -109,8 +110,7 @@ class CausalHistory(History):
     def tally(self, policy: str, key: str) -> Tally:
         name = self._tallies + policy
         found = self._past.tally(name, key)
-        if not found.at and name not in _forgetful and self._past.may_forget(name):
-            _forgetful.add(name)
+        if not found.at and self._past.may_forget(name) and _forgetful.is_new(name):
             _log.warning(
                 "checker %r counts under %s keys or more, of which a thread keeps the %s that changed last: the count "
                 "of an older key is dropped, and begins again at 0. Count under fewer keys, or keep the counts in a "

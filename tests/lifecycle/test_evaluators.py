@@ -28,8 +28,9 @@ from arbiter import (
     PolicyViolationError,
     ThresholdEvaluator,
 )
-from arbiter._lifecycle import background
+from arbiter._lifecycle import background, evaluations
 from arbiter._threads import deadlines
+from arbiter._values.once import Once
 from arbiter.errors import RegistrationError
 from arbiter.instructions import GENERATE, VERIFY
 from tests.support import MODES, PATIENCE, Check, Hold, Judge, Route, Spy, add, bad, chain, good, run, thread
@@ -639,6 +640,37 @@ def test_a_rule_that_reads_a_misspelt_result_is_reported_once(
         f"a rule read the result {misspelt!r} of its node, and no evaluator gives one of that name, so it found none. "
         f"Evaluators: quality_{read}, of_b. Did you mean 'quality_{read}'? (This is reported once.)"
     ]
+
+
+def test_a_result_that_a_rule_reads_where_nothing_is_judged_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No evaluator applies to the node of the router, so nothing would ever be found."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_router(Route("reads", lambda h, _: h.item.evaluation_results.get("nowhere")))
+    arbiter_os.govern(chain(Spy("a"))).invoke({"log": []})
+    assert [message for message in caplog.messages if "'nowhere'" in message] == [
+        "a rule read the result 'nowhere' of its node, and no evaluator gives one of that name, so it found none. "
+        "Evaluators: none. (This is reported once.)"
+    ]
+
+
+def test_names_from_user_texts_do_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each name is reported once, and after 256 names none is, so that the memory of the process is bounded, too."""
+    monkeypatch.setattr(evaluations, "_unknown", Once())
+    names = [f"a text {number}" for number in range(1000)]
+
+    def reads(history: Any, output: Any) -> None:
+        for name in names * 2:
+            assert history.item.evaluation_results.get(name) is None
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("quality", good))
+    arbiter_os.add_policy_router(Route("reads", reads))
+    arbiter_os.govern(chain(Spy("a"))).invoke({"log": []})
+    assert len([message for message in caplog.messages if "'a text " in message]) == 256
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 2.5, "8", None])
