@@ -106,7 +106,7 @@ def _govern(run: NodeRun) -> Steps:
     if plan.keeps_output:
         run.record.raw = output
     reads = None
-    if plan.queues:
+    if plan.queues or plan.routers:
         reads = run.reads = _begin_evaluations(run, output)
         for queue in plan.awaited:
             yield Resolve(reads.evaluations, queue)
@@ -116,7 +116,7 @@ def _govern(run: NodeRun) -> Steps:
         # and what they read of one another decides nothing.
         yield from route(run, output, plan.routers)
         run.item.give_results(None)
-    if reads is not None:
+    if reads is not None and plan.queues:
         run.settings.background.enqueue(reads.evaluations)
     if run.redirect is None and (run.capped is not None or run.escalation is not None):
         return (yield from _replaced(run, output, answer))
