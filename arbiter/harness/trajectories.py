@@ -91,11 +91,10 @@ _Steps = list[list[tuple[str, str | None]]]
 
 
 def node_steps(trajectory: Trajectory, expected: Sequence[Any]) -> _Steps:
-    """The steps to compare with an expectation about nodes. Of a subgraph, only the nodes inside count if only they are
-    named, and only the node itself if it alone is."""
+    """The steps to compare with an expectation about nodes. Of a subgraph, the nodes inside count if one of them is
+    named, and then the node itself only if it is named too."""
     named = set(names_in(expected))
-    nested = any("/" in name for name in named)
-    outside = {name[:at] for name in named for at, mark in enumerate(name) if mark == "/"} - named
+    opened = {name[:at] for name in named for at, mark in enumerate(name) if mark == "/"}
     return [
         found
         for step in trajectory
@@ -103,7 +102,9 @@ def node_steps(trajectory: Trajectory, expected: Sequence[Any]) -> _Steps:
             found := [
                 (v.node, v.instruction)
                 for v in step
-                if (nested or "/" not in v.node) and v.node not in outside and v.status != "denied"
+                if v.node.rpartition("/")[0] in {"", *opened}
+                and v.node not in opened - named
+                and v.status != "denied"
             ]
         )
     ]

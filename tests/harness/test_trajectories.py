@@ -86,12 +86,14 @@ def test_a_retried_node_counts_once() -> None:
         ["outer/inner", "outer", "after"],
         ["outer/inner", "after"],
         {"superset": ["outer/inner", "after"]},
+        ["outer", "after/last"],
     ],
 )
 def test_a_node_of_a_subgraph_is_named_with_its_parent(nodes: Any) -> None:
+    """A subgraph is compared inside only if a node inside it is named."""
     builder: Any = StateGraph(State)
     builder.add_node("outer", chain(Spy("inner")))
-    builder.add_node("after", Spy("after"))
+    builder.add_node("after", chain(Spy("last")))
     builder.add_edge(START, "outer")
     builder.add_edge("outer", "after")
     assert passes(builder.compile(), nodes=nodes)
