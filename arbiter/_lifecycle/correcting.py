@@ -61,7 +61,7 @@ def _audited(run: NodeRun, registration: Registration[Any], answer: Any) -> None
                 "have replaced the draft" if answer.kind == "commit" else f"{answer.kind}: {answer.feedback}"
             )
             run.record.note(f"gate {registration.name}", f"audit: it would {what}")
-    else:
+    elif run.record.status != "cancelled":
         problem = describe(answer.error) if type(answer) is Raised else f"returned a {type(answer).__name__}"
         run.record.failed(f"gate {registration.name}", problem)
 

@@ -76,11 +76,13 @@ def _raised(run: NodeRun, steps: Steps, op: Op, error: BaseException) -> Raised:
     raised = Raised(error)
     if type(op) is Body or not is_from_outside(error):
         return raised
+    cancelled = "cancelled", describe(error)
+    run.record.status, run.record.error = cancelled
     try:
         while True:
             steps.send(raised)
     except StopIteration:
-        run.record.status, run.record.error = "cancelled", describe(error)
+        run.record.status, run.record.error = cancelled
     raise StopIteration(raised)
 
 

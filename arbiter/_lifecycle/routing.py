@@ -44,6 +44,8 @@ def route(run: NodeRun, output: Any, registrations: Sequence[Registration[Policy
         if isinstance(target, Verdict):
             _wants_human(run, router, target)
         elif type(target) is Raised:
+            if record.status == "cancelled":
+                continue  # the router did not fail: the run ended while it was asked
             if not isinstance(target.error, Exception) or isinstance(target.error, SyncDriverError):
                 record.failed(f"router {registration.name}", describe(target.error))
             else:

@@ -716,3 +716,4 @@ def test_a_run_is_cancelled_also_while_a_rule_under_audit_is_asked(stage: str, s
 
     asyncio.run(main())
     assert last.calls == []
+    assert not any(item.errors for item in arbiter_os.history.items())
