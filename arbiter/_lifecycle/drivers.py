@@ -76,13 +76,12 @@ def _raised(run: NodeRun, steps: Steps, op: Op, error: BaseException) -> Raised:
     raised = Raised(error)
     if type(op) is Body or not is_from_outside(error):
         return raised
-    cancelled = "cancelled", describe(error)
-    run.record.status, run.record.error = cancelled
+    run.record.status = "cancelled"  # so that what follows can tell it from a failure of the contract
     try:
         while True:
             steps.send(raised)
     except StopIteration:
-        run.record.status, run.record.error = cancelled
+        run.record.status, run.record.error = "cancelled", describe(error)
     raise StopIteration(raised)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
+import threading
 from typing import Annotated, Any
 
 import pytest
@@ -14,7 +16,7 @@ from langgraph.types import Command
 from arbiter import ArbiterOS, PolicyViolationError
 from arbiter._weaving import FACTS
 from arbiter.checkers import ApprovalChecker, BudgetChecker, RequireBefore
-from tests.support import MODES, Spy, State, chain, run, thread
+from tests.support import MODES, PATIENCE, Spy, State, chain, run, thread
 
 FACT = {
     "id": "1",
@@ -108,9 +110,11 @@ def test_update_state_and_inputs_drop_the_key_as_any_unknown_one() -> None:
 def test_a_fact_that_waited_as_a_pending_write_is_taken(mode: str, durability: Any) -> None:
     """Its sibling failed, and another `ArbiterOS` goes on from the checkpoint, which allows no types of its own."""
     failing = True
+    approved = threading.Event()
 
     def flaky(state: Any) -> Any:
         if failing:
+            assert approved.wait(PATIENCE)
             raise ConnectionError
         return {}
 
@@ -126,8 +130,18 @@ def test_a_fact_that_waited_as_a_pending_write_is_taken(mode: str, durability: A
         builder.add_edge(["approve", "flaky"], "pay")
         return builder.compile(checkpointer=saver)
 
+    # LangGraph has kept the writes of a node when it streams its update; with "custom" it does so at once.
+    options: Any = {"stream_mode": ["updates", "custom"], "durability": durability}
+
+    async def astream(app: Any) -> None:
+        async for _ in app.astream({}, thread("t"), **options):
+            approved.set()
+
     with pytest.raises(ConnectionError):
-        run(paying(graph()), {}, thread("t"), mode=mode)
+        if mode == "async":
+            asyncio.run(astream(paying(graph())))
+        for _ in paying(graph()).stream({}, thread("t"), **options):
+            approved.set()
     failing = False
     assert run(paying(graph()), None, thread("t"), mode=mode)["log"] == ["approve", "pay"]
     assert len(approve.calls) == 1

@@ -284,7 +284,8 @@ def test_cancelling_while_a_router_waits_asks_no_other_router(caplog: pytest.Log
     assert last.status == "cancelled"
     assert asked == ["first", "second"] * 4 + ["first"]
     assert calls[-1].startswith("counts observed")
-    assert not last.errors and not caplog.messages
+    assert not last.errors
+    assert not caplog.messages
 
 
 def test_the_next_checker_is_asked_only_after_an_awaited_answer() -> None:
