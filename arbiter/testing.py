@@ -179,6 +179,7 @@ class _Run:
     def __init__(self, thread_id: str | None, by_id: Mapping[str, Record]) -> None:
         self.id = uuid4().hex
         self.uuid = str(uuid4())
+        self.saved = True
         self.thread_id = thread_id
         self.by_id = by_id
 

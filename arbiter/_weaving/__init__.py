@@ -9,7 +9,7 @@ original. One hidden channel, `FactsChannel`, carries the facts through checkpoi
 docs/design/weaving.md.
 """
 
-from arbiter._weaving.asking import ask_human, begin_function, pause_function, saver_of
+from arbiter._weaving.asking import ask_human, begin_function, is_resumed, pause_function, saver_of
 from arbiter._weaving.channel import FACTS, Origin
 from arbiter._weaving.graph import (
     NodeRule,
@@ -36,6 +36,7 @@ __all__ = [
     "begin_function",
     "governed_nodes",
     "facts_channel_of",
+    "is_resumed",
     "pause_function",
     "saver_of",
     "subgraph_of",

@@ -65,6 +65,11 @@ def saver_of(config: RunnableConfig | None) -> Any:
     return saver if saver is not None and hasattr(saver, "get_tuple") else None
 
 
+def is_resumed(conf: Mapping[str, Any]) -> bool:
+    """True if LangGraph reports that this execution resumes an earlier one."""
+    return bool(conf.get(CONFIG_KEY_RESUMING))
+
+
 def places_of(conf: Mapping[str, Any]) -> list[RunnableConfig]:
     """The possible places of this task's checkpoint: the graph's namespace, or for a @task one further out."""
     info = conf[CONFIG_KEY_RUNTIME].execution_info
@@ -465,7 +470,7 @@ def spend(conf: Mapping[str, Any]) -> Access[None]:
 
     LangGraph keeps it while the superstep is unfinished, and would pass it to the next question.
     """
-    if not conf.get(CONFIG_KEY_RESUMING):
+    if not is_resumed(conf):
         return  # there is none
     task, levels = conf[CONFIG_KEY_TASK_ID], _levels(conf)
     # A value given by the id of its question is not kept, and with "exit" it is dropped before anything is saved.

@@ -40,6 +40,7 @@ from arbiter._weaving import (
     HeldTools,
     ask_human,
     begin_function,
+    is_resumed,
     pause_function,
     saver_of,
     watched,
@@ -223,7 +224,9 @@ def _run_of(core: Core, config: RunnableConfig | None) -> Run:
     if namespace:  # inside a LangGraph task that is not governed: the functional API
         thread_id = conf.get("thread_id")
         return core.recorder.functional_run(
-            None if thread_id is None else str(thread_id), str(namespace).split("|", 1)[0]
+            None if thread_id is None else str(thread_id),
+            str(namespace).split("|", 1)[0],
+            resumed=is_resumed(conf),
         )
     return core.recorder.plain_run()
 

@@ -84,9 +84,11 @@ class _Item:
 class _Account:
     """The used and reserved amounts, and the node runs behind them. Guarded by the checker's lock."""
 
-    __slots__ = ("items", "noted", "places", "reserved", "running", "unsaved", "used")
+    __slots__ = ("in_memory", "items", "noted", "places", "reserved", "running", "unsaved", "used")
 
-    def __init__(self) -> None:
+    def __init__(self, in_memory: bool) -> None:
+        self.in_memory = in_memory
+        """True if no checkpoint continues it."""
         self.used: _Amounts = dict.fromkeys(_METRICS, 0)
         self.reserved: _Amounts = dict.fromkeys(_METRICS, 0)
         self.unsaved: _Amounts = dict.fromkeys(_METRICS, 0)
@@ -357,7 +359,7 @@ class BudgetChecker(PolicyChecker):
         account = self._accounts.get(name)
         keeps = self.per in _KEPT
         if account is None:
-            account = self._accounts.add(name, _Account())
+            account = self._accounts.add(name, _Account(not (keeps and history.is_saved)))
             if keeps:
                 account.take_in(self._committed(history))
                 account.take_in(self._of(history.recovered, history))
@@ -378,15 +380,19 @@ class BudgetChecker(PolicyChecker):
         return account
 
     def _dropped(self, account: _Account) -> None:
-        """Warn, once, that a user's use is forgotten. Other accounts continue from the checkpoint."""
-        if self.per != "user" or self._has_warned or not any(account.used.values()):
+        """Warn, once, that the use of a user, or of a thread without checkpoints, is forgotten. A run without
+        checkpoints has ended."""
+        if self.per == "run" or not account.in_memory or self._has_warned or not any(account.used.values()):
             return
         self._has_warned = True
+        kept = "" if self.per == "user" else ", or compile the graph with a checkpointer"
         _log.warning(
-            "checker %r has seen more than %s users, and has dropped the account of the user seen longest ago: it "
-            "begins again at nothing. Set keep_accounts to more than the number of users. (This is reported once.)",
+            "checker %r has seen more than %s %ss, and has dropped the account of the %s seen longest ago: it "
+            "begins again at nothing. Set keep_accounts to more than the number of %ss%s. (This is reported once.)",
             self.name,
             f"{self.keep_accounts:,}",
+            *(self.per,) * 3,
+            kept,
         )
 
     def _committed(self, history: CausalHistory) -> _Amounts:

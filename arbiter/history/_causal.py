@@ -44,6 +44,9 @@ class _Run(Protocol):
     def uuid(self) -> str: ...
 
     @property
+    def saved(self) -> bool: ...
+
+    @property
     def log(self) -> _Log: ...
 
 
@@ -185,6 +188,11 @@ class CausalHistory(History):
         return self._run.log.thread_id
 
     @property
+    def is_saved(self) -> bool:
+        """True if a checkpointer keeps the thread."""
+        return self._run.saved
+
+    @property
     def run_id(self) -> str:
         """The name of the run in this process. A run is one input to a graph and everything that follows from
         it.
@@ -251,7 +259,9 @@ class CausalHistory(History):
             if each is not None and each.status != "running"
         }
         denied = [copied(each, copier, traced(each)) for each in self._run.log.denied()]
-        run = _CopiedRun(self._run.id, self._run.uuid, self._run.log.thread_id, records, denied)
+        run = _CopiedRun(
+            self._run.id, self._run.uuid, self._run.saved, self._run.log.thread_id, records, denied
+        )
         return self._past, record, run, evaluations, self._tallies, copier(self._recovered)
 
     @classmethod
@@ -287,12 +297,14 @@ class _CopiedRun:
         self,
         id: str,
         uuid: str,
+        saved: bool,
         thread_id: str | None,
         by_id: Mapping[str, Record],
         denied: Sequence[Record],
     ) -> None:
         self.id = id
         self.uuid = uuid
+        self.saved = saved
         self.thread_id = thread_id
         self.by_id = by_id
         self._denied = denied

@@ -8,6 +8,7 @@ continues the run that it resumes, in this process or another, and a fork has it
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import warnings
 import weakref
@@ -22,6 +23,7 @@ from typing import Any
 from uuid import uuid4
 
 from arbiter._threads.forks import new_lock
+from arbiter._values.once import Once
 from arbiter.errors import AmbiguousHistoryError, ArbiterWarning
 from arbiter.history._facts import RunFact, Value
 from arbiter.history._items import RunHistory
@@ -29,6 +31,9 @@ from arbiter.history._past import Past
 from arbiter.history._record import ExecutionInfo, Kind, Record, kind_of, record_from
 from arbiter.instructions import Instruction
 
+_log = logging.getLogger("arbiter")
+_reported = Once()
+"""The recorders of which a resume after a forgotten run was reported."""
 KEEP_THREADS = 200
 _MOST_UNCOUNTED = 256
 _MOST_UNFINISHED = 1000
@@ -38,7 +43,7 @@ _MOST_IDENTIFIED = 1000
 class Run:
     """The records of one run, oldest first."""
 
-    __slots__ = ("_counted", "_uuid", "called", "epoch", "forgotten", "id", "log", "records")
+    __slots__ = ("_counted", "_uuid", "called", "epoch", "forgotten", "id", "log", "records", "saved")
 
     def __init__(self, log: ThreadLog, epoch: int, uuid: str | None = None) -> None:
         self.called: Value = {}
@@ -47,6 +52,8 @@ class Run:
         self.log = log
         self.epoch = epoch
         self.records: deque[Record] = deque()
+        self.saved = False
+        """True if a checkpointer keeps its thread."""
         self.forgotten: list[Kind] = []
         """Kinds of records that are no longer kept and not counted yet."""
         self._counted: Counter[Kind] = Counter()
@@ -341,6 +348,8 @@ class Recorder:
         """True if several runs without a thread are known. In a server, each may belong to another request.
         """
         self._forgotten = False
+        self._forgotten_runs = False
+        """True if a run of an entrypoint was forgotten."""
 
     def log_of(self, thread_id: str | None) -> ThreadLog:
         if thread_id is None:
@@ -371,6 +380,7 @@ class Recorder:
         )
         if run is None or not continues:
             run = log.new_run(epoch, past)
+        run.saved = first.saved
         self._began(run)
         return run, unknown
 
@@ -405,16 +415,26 @@ class Recorder:
         self._began(loop.run)
         return loop.run
 
-    def functional_run(self, thread_id: str | None, root: str) -> Run:
+    def functional_run(self, thread_id: str | None, root: str, *, resumed: bool = False) -> Run:
         """The run of governed functions inside LangGraph's functional API; `root` names the entrypoint's task."""
         with self._lock:
             run = self._functional.get((thread_id, root))
         if run is None:
+            if resumed and self._forgotten_runs and _reported.is_new(self.uid):
+                _log.warning(
+                    "a run of an entrypoint was resumed on thread %r, and its earlier calls of governed functions may "
+                    "have been forgotten: rules that count or look back begin again at nothing. "
+                    "ArbiterOS(keep_threads=%s) keeps %s runs of entrypoints. (This is reported once.)",
+                    thread_id,
+                    self.keep_threads,
+                    self.keep_threads,
+                )
             run = self.log_of(thread_id).new_run(PLAIN, Past({}))
             with self._lock:
                 run = self._functional.setdefault((thread_id, root), run)
                 if len(self._functional) > self.keep_threads:
                     self._functional.popitem(last=False)
+                    self._forgotten_runs = True
         if (loop := _current.get().get(self.uid)) is not None:
             loop.begins(run)  # the caller's own: its context was inherited
         self._began(run)

@@ -32,7 +32,7 @@ from arbiter import (
     ThresholdEvaluator,
     Verdict,
 )
-from arbiter.checkers import ApprovalChecker
+from arbiter.checkers import ApprovalChecker, AtMost
 from arbiter.errors import ApprovalUsedError
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
 from tests.support import MODES, PATIENCE, Check, Spy, chain, run, thread
@@ -199,6 +199,37 @@ def test_functional_api(mode: str) -> None:
         "think",
         "check",
         "act",
+    ]
+
+
+def test_a_resumed_entrypoint_that_was_forgotten_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """No checkpoint keeps its calls, so a cap begins again; one warning says so."""
+    arbiter_os = ArbiterOS(keep_threads=2)
+    arbiter_os.add_policy_checker(AtMost("once", 1))
+    act = task(arbiter_os.govern(Spy("act")))
+
+    @entrypoint(checkpointer=InMemorySaver())
+    def flow(asks: bool) -> int:
+        act({}).result()
+        if asks:
+            interrupt("go on?")
+            act({}).result()
+        return 1
+
+    def resumed(name: str, others: int) -> Any:
+        flow.invoke(True, thread(name))
+        for other in range(others):
+            flow.invoke(False, thread(f"{name}, {other}"))
+        return flow.invoke(Command(resume="yes"), thread(name))
+
+    with pytest.raises(PolicyViolationError, match="at most 1"):
+        resumed("remembered", 1)
+    assert caplog.messages == []
+    assert [resumed("ann", 2), resumed("bob", 2)] == [1, 1]
+    assert caplog.messages == [
+        "a run of an entrypoint was resumed on thread 'ann', and its earlier calls of governed functions may have "
+        "been forgotten: rules that count or look back begin again at nothing. ArbiterOS(keep_threads=2) keeps 2 runs "
+        "of entrypoints. (This is reported once.)"
     ]
 
 

@@ -984,6 +984,21 @@ def test_one_warning_says_that_a_user_begins_again(caplog: pytest.LogCaptureFixt
     ]
 
 
+def test_one_warning_says_that_a_thread_without_checkpoints_begins_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "arbiter")
+    budget = BudgetChecker("budget", calls=1, per="thread", keep_accounts=2)
+    _, app = governed(chain(Spy("pay")), budget)
+    for name in ("a", "b", "c", "d", "a"):
+        app.invoke({"log": []}, thread(name))
+    assert caplog.messages == [
+        "checker 'budget' has seen more than 2 threads, and has dropped the account of the thread seen longest ago: "
+        "it begins again at nothing. Set keep_accounts to more than the number of threads, or compile the graph with "
+        "a checkpointer. (This is reported once.)"
+    ]
+
+
 @pytest.mark.lengthy
 @examples(0.3)
 @given(
