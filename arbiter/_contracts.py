@@ -172,17 +172,24 @@ class Contract:
         for several in ("targets", "needs"):
             if isinstance(given := getattr(self, several, ()), str):
                 setattr(self, several, (given,))
-        mode: Any = self.mode
-        if mode not in get_args(Mode):
-            raise RegistrationError(
-                f"{self.kind} {found!r}: mode is {mode!r}; expected 'enforce', 'audit' or 'off'."
-            )
+        self._ensure_mode(self.mode)
         for name, hint, param in _declared(base):
             value = getattr(self, name, None)
             if problem(param, hint, value) is not None:
                 raise RegistrationError(
                     f"{self.kind} {found!r}: {name} is {value!r:.80}; expected {words(param, hint)}."
                 )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "mode":
+            self._ensure_mode(value)  # a rule in an unknown mode would have no effect
+        super().__setattr__(name, value)
+
+    def _ensure_mode(self, mode: object) -> None:
+        if mode not in get_args(Mode):
+            raise RegistrationError(
+                f"{self.kind} {self.name!r}: mode is {mode!r}; expected 'enforce', 'audit' or 'off'."
+            )
 
     @property
     def is_async(self) -> bool:

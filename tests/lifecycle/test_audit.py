@@ -420,8 +420,22 @@ def test_a_denial_under_audit_leaves_a_subgraphs_run_as_it_was() -> None:
 
 
 def test_a_mode_that_there_is_not_is_refused() -> None:
+    class Shadow(Check):
+        mode = "shadow"  # type: ignore[assignment]
+
     with pytest.raises(RegistrationError, match="expected 'enforce', 'audit' or 'off'"):
-        add(ArbiterOS(), under("shadow", Check("deny", lambda _: False)))  # type: ignore[arg-type]
+        add(ArbiterOS(), Shadow("deny", lambda _: False))
+
+
+@pytest.mark.parametrize("mode", ["of", "Audit", None])
+def test_a_misspelt_mode_does_not_switch_off_a_rule_in_force(mode: Any) -> None:
+    rule = Check("deny", lambda _: False)
+    arbiter_os = ArbiterOS()
+    add(arbiter_os, rule)
+    with pytest.raises(RegistrationError, match=f"mode is {mode!r}; expected 'enforce', 'audit' or 'off'"):
+        rule.mode = mode
+    with pytest.raises(PolicyViolationError):
+        arbiter_os.govern(chain(Spy("work"))).invoke(GIVEN)
 
 
 def test_best_attempts_are_not_compared_by_an_evaluator_under_audit() -> None:
