@@ -74,6 +74,9 @@ class Contract:
     """Why it applies to no node, and the remedy: for a contract that selects its nodes in a way of its own, or
     whose settings switch it off.
     """
+    waits_for: tuple[tuple[Instruction | str, ...], ...] = ()
+    """The steps without which it does nothing, or denies for good: of each tuple one of the instructions and
+    names of nodes. Arbiter warns if no node is such a step."""
     asks: bool = False
     """True if it may ask a human. Its graphs are then checked for a checkpointer."""
     description: str = ""

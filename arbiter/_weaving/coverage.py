@@ -1,4 +1,4 @@
-"""The rules that apply to each node of a governed graph, and reports of rules that apply to none.
+"""The rules that apply to each node of a governed graph, and reports of rules that lack theirs.
 
 If a target is a misspelt node, governing the graph is an error. Functions are governed one by one, so there
 the first call of one raises the error. Any other unknown target may be a node of a graph that is governed
@@ -43,15 +43,22 @@ _NO_INSTRUCTION = "no node has an instruction"
 _INIT = "Run `arbiter init app.py:graph`, or name the instructions in govern(graph, instructions={...})."
 
 
+_Form = tuple[str, str, tuple[str, str]]
+_RULES: _Form = ("", "rules", ("applies to no node", "apply to no node"))
+_STEPS: _Form = ("", "rules", ("waits for a step that never comes", "wait for steps that never come"))
+_BINDINGS: _Form = ("the binding of ", "bindings", ("fits no node", "fit no node"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Idle:
-    """A rule that applies to no node, or a binding that matches none. `source` is its file and line, or ""."""
+    """A rule that applies to no node or waits for none, or a binding that matches none. `source` is its file and line,
+    or ""."""
 
     what: str
     why: str
     remedy: str
     source: str
-    is_rule: bool = True
+    form: _Form = _RULES
 
     @property
     def line(self) -> int:
@@ -102,7 +109,9 @@ class Coverage:
         with self._lock:
             governed = [name for name, _ in self._nodes]
         nodes = governed if among is None else list(among)
-        for claim, wanted, whole in (*map(_targets, contracts), *_bound(bindings)):
+        rules = list(contracts)
+        claims = (*map(_targets, rules), *filter(None, map(_awaited, rules)), *_bound(bindings))
+        for claim, wanted, whole in claims:
             names, known = (set(each if whole else map(_own_name, each)) for each in (nodes, governed))
             for name in wanted:
                 meant = None if name in known or name in names else misspelt(name, names)
@@ -194,8 +203,8 @@ class Coverage:
             still = {_key(owner) for owner, each in found if each is not None}
             self._reported = {key: owner for key, owner in self._reported.items() if key in still}
             self._reported.update((_key(owner), owner) for owner, _ in idle)
-        declared = Counter((True, _origin(rule.source)) for rule in rules)
-        declared.update((False, pack.file) for pack in self.bindings for _ in pack.bindings)
+        declared = Counter((form, _origin(rule.source)) for rule in rules for form in (_RULES, _STEPS))
+        declared.update((_BINDINGS, pack.file) for pack in self.bindings for _ in pack.bindings)
         for group, each in groupby(sorted((idle for _, idle in idle), key=_order), key=_group):
             warnings.warn(_sentence(list(each), declared[group]), ArbiterWarning, stacklevel=callers())
 
@@ -205,11 +214,11 @@ def _key(owner: object) -> object:
     return owner if isinstance(owner, str) else id(owner)
 
 
-def _group(idle: _Idle) -> tuple[bool, str]:
-    return idle.is_rule, _origin(idle.source)
+def _group(idle: _Idle) -> tuple[_Form, str]:
+    return idle.form, _origin(idle.source)
 
 
-def _order(idle: _Idle) -> tuple[bool, str, int]:
+def _order(idle: _Idle) -> tuple[_Form, str, int]:
     return (*_group(idle), idle.line)
 
 
@@ -229,9 +238,18 @@ def _targets(contract: Contract) -> tuple[str, Sequence[str], bool]:
     parents in front.
     """
     skipped = contract.mode == "off" or _finds_itself(contract)
+    return f"{_named(contract)} is for", () if skipped else contract.target_nodes or (), False
+
+
+def _awaited(contract: Contract) -> tuple[str, Sequence[str], bool] | None:
+    """As `_targets`, for the nodes that a rule waits for."""
+    nodes = [step for steps in contract.waits_for for step in steps if isinstance(step, str)]
+    return (f"{_named(contract)} waits for", nodes, False) if nodes and contract.mode != "off" else None
+
+
+def _named(contract: Contract) -> str:
     where = f"{contract.source}: " if contract.source else ""
-    claim = f"{where}{contract.kind} {contract.name!r} is for"
-    return claim, () if skipped else contract.target_nodes or (), False
+    return f"{where}{contract.kind} {contract.name!r}"
 
 
 def _bound(packs: Iterable[BindingPack]) -> Iterator[tuple[str, Sequence[str], bool]]:
@@ -259,10 +277,10 @@ def _idle_rule(rule: Contract, nodes: set[Node]) -> _Idle | None:
         applies = any(rule.applies_to(_own_name(name), instruction) for name, instruction in nodes)
     else:  # an Arbiter rule may also follow nodes that are not targets, or be switched off
         applies = any(Contract.applies_to(rule, _own_name(name), instruction) for name, instruction in nodes)
-    if applies:
-        return None
     names = {_own_name(name) for name, _ in nodes}
     held = {instruction for _, instruction in nodes if instruction is not None}
+    if applies:
+        return _without_step(rule, names, held)
     if held and rule.source.startswith(SHIPPED):
         return None  # a general rule that this graph has no use for
     wanted, targets = rule.target_instructions or (), rule.target_nodes or ()
@@ -288,6 +306,30 @@ def _idle_rule(rule: Contract, nodes: set[Node]) -> _Idle | None:
     return _Idle(what=f"{rule.kind} {rule.name!r}", why=why, remedy=remedy, source=rule.source)
 
 
+def _without_step(rule: Contract, names: set[str], held: set[Instruction]) -> _Idle | None:
+    """The reason why a step that the rule waits for never comes, or None. A rule that ships with Arbiter may lack
+    one in some graphs."""
+    for steps in () if rule.source.startswith(SHIPPED) else rule.waits_for:
+        if not names.union(held).isdisjoint(steps):
+            continue
+        nodes = [step for step in steps if isinstance(step, str)]
+        reasons = [f"there is no node {_one_of(map(repr, nodes))}"] if nodes else []
+        if instructions := [str(step) for step in steps if not isinstance(step, str)]:
+            reasons.append(f"no node has the instruction {_one_of(instructions)}")
+        there = f"Nodes: {_some(sorted(names))}.{nearest(nodes[0], names)}" if nodes else ""
+        remedy = " ".join(
+            filter(None, (there, "" if held or nodes else _INIT, "Correct the step, or remove the rule."))
+        )
+        return _Idle(
+            what=f"{rule.kind} {rule.name!r}",
+            why=", and ".join(reasons),
+            remedy=remedy,
+            source=rule.source,
+            form=_STEPS,
+        )
+    return None
+
+
 def _idle_bindings(packs: Iterable[BindingPack], nodes: set[Node]) -> Iterator[_Idle]:
     names = {name for name, _ in nodes}
     for pack in packs:
@@ -297,7 +339,7 @@ def _idle_bindings(packs: Iterable[BindingPack], nodes: set[Node]) -> Iterator[_
                 why="there is no such node",
                 remedy=f"Nodes: {_some(sorted(names))}. Correct the name, or remove the binding.",
                 source=f"{pack.file}:{line}",
-                is_rule=False,
+                form=_BINDINGS,
             )
 
 
@@ -307,24 +349,22 @@ def _sentence(idle: Sequence[_Idle], total: int) -> str:
     origin = _origin(first.source) or "the program"
     shipped = first.source.startswith(SHIPPED)
     where = "" if shipped or not first.source else f"{first.source}: "
-    single, plural, misses = _RULES if first.is_rule else _BINDINGS
+    single, plural, misses = first.form
     reasons = dict.fromkeys(each.why for each in idle)
     why = f", because {first.why}" if first.why == _NO_INSTRUCTION else f": {first.why}"
     if len(idle) == 1 and not shipped:
         return f"{where}{single}{first.what} {misses[0]}{why}. {first.remedy}"
     head = f"{where}{len(idle)} of the {total} {plural} of {origin} {misses[1]}"
-    if len(reasons) == 1 and first.is_rule:
+    if len(reasons) == 1 and first.form != _BINDINGS:
         return f"{head}{why}. {first.remedy}"
     listed = [
-        each.what + (f" (line {each.line})" if each.line else "") + (f": {each.why}" if each.is_rule else "")
+        each.what
+        + (f" (line {each.line})" if each.line else "")
+        + (f": {each.why}" if each.form != _BINDINGS else "")
         for each in idle
     ]
     remedies = dict.fromkeys(each.remedy for each in idle)
     return f"{head}: {_some(listed, '; ')}. {' '.join(remedies)}"
-
-
-_RULES = ("", "rules", ("applies to no node", "apply to no node"))
-_BINDINGS = ("the binding of ", "bindings", ("fits no node", "fit no node"))
 
 
 def _some(texts: Sequence[str], between: str = ", ") -> str:

@@ -88,6 +88,8 @@ class RequireBefore(AfterStep):
         self.once_per_use = once_per_use
         self.bound_to = tuple(bound_to or ())
         self.since = self._steps(since)
+        if self.since:
+            self.waits_for = (*self.waits_for, tuple(step.name for step in self.since))
         self._allowed: WeakKeyDictionary[History, str] = WeakKeyDictionary()
         """The pass that each running target used. Its body may change its input in place, so this is kept
         here.

@@ -30,6 +30,11 @@ class Step:
             return history.done_at(self.node)
         return None if self.instruction is None else history.last_at(self.instruction)
 
+    @property
+    def name(self) -> Instruction | str:
+        """The instruction, or the name of the node."""
+        return self.instruction or self.node or ""
+
     def __str__(self) -> str:
         return f"node {self.node!r}" if self.node is not None else str(self.instruction)
 
@@ -83,6 +88,7 @@ class AfterStep(TemporalRule):
     ) -> None:
         super().__init__(name, per, **options)
         self.required = find_step(self.owner, "required", required)
+        self.waits_for = ((self.required.name,),)
 
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
         if self.target_nodes is None and self.target_instructions is None:

@@ -31,7 +31,14 @@ from arbiter import (
     UnknownNodeError,
 )
 from arbiter._weaving.coverage import misspelt
-from arbiter.checkers import ApprovalChecker, AtMost, ConditionChecker, ToolsChecker
+from arbiter.checkers import (
+    ApprovalChecker,
+    AtMost,
+    ConditionChecker,
+    NeverAfter,
+    RequireBefore,
+    ToolsChecker,
+)
 from arbiter.instructions import GENERATE, RESPOND, TOOL_CALL, VERIFY
 from arbiter.routers import EscalationRouter
 from tests.support import MODES, Chat, Check, Judge, Route, Spy, State, allow, chain, good, run, thread
@@ -123,6 +130,25 @@ def test_a_misspelt_target_is_an_error_when_it_is_registered_for_a_governed_grap
 def test_a_misspelt_target_in_a_file_is_reported_with_its_line(section: str, tmp_path: Path) -> None:
     pack(tmp_path, section)
     with pytest.raises(UnknownNodeError, match=r"policies/p\.yaml:5: .* 'respnd'.*Did you mean 'respond'"):
+        ArbiterOS.from_constitution(tmp_path).govern(graph_of("write", "respond"))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "use: never_after, after: 'node:respnd'",
+        "use: require_before, required: 'node:respnd'",
+        "use: require_before, required: VERIFY, since: ['node:respnd']",
+        "use: within_steps, required: 'node:respnd', steps: 2",
+    ],
+)
+def test_a_misspelt_node_that_a_rule_waits_for_is_an_error(rule: str, tmp_path: Path) -> None:
+    """It would never come: the rule would do nothing, or deny for good."""
+    pack(tmp_path, f"checkers:\n  - {{name: rule, {rule}, target_nodes: [write]}}")
+    with pytest.raises(
+        UnknownNodeError,
+        match=r"policies/p\.yaml:5: checker 'rule' waits for 'respnd'.*Did you mean 'respond'",
+    ):
         ArbiterOS.from_constitution(tmp_path).govern(graph_of("write", "respond"))
 
 
@@ -300,6 +326,34 @@ def test_a_rule_for_no_node_is_one_warning(kind: str, mode: str) -> None:
     assert texts == [
         f"{kind} 'rule' applies to no node: there is no node 'elsewhere'. Nodes: respond, write. "
         "Correct target_nodes, or remove the rule."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        ("node:closed", "there is no node 'closed'. Nodes: respond, write. "),
+        ("VERIFY", "no node has the instruction VERIFY. "),
+        (
+            ["node:closed", "VERIFY"],
+            "there is no node 'closed', and no node has the instruction VERIFY. Nodes: respond, write. ",
+        ),
+    ],
+)
+def test_a_rule_that_waits_for_no_node_is_one_warning(step: Any, why: str) -> None:
+    rule = (
+        RequireBefore("rule", "node:write", since=step, target_nodes=["respond"])
+        if isinstance(step, list)
+        else NeverAfter("rule", step, target_nodes=["respond"])
+    )
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(rule)
+    with warned() as texts:
+        app = arbiter_os.govern(graph_of("write", "respond"), {"write": GENERATE})
+        app.invoke({})
+        app.invoke({})
+    assert texts == [
+        f"checker 'rule' waits for a step that never comes: {why}Correct the step, or remove the rule."
     ]
 
 
