@@ -74,7 +74,7 @@ class Contract:
     """Why it applies to no node, and the remedy: for a contract that selects its nodes in a way of its own, or
     whose settings switch it off.
     """
-    waits_for: tuple[tuple[Instruction | str, ...], ...] = ()
+    awaited_steps: tuple[tuple[Instruction | str, ...], ...] = ()
     """The steps without which it does nothing, or denies for good: of each tuple one of the instructions and
     names of nodes. Arbiter warns if no node is such a step."""
     asks: bool = False
@@ -245,6 +245,12 @@ def _declared(base: type[Contract]) -> tuple[tuple[str, Any, Param], ...]:
         for each in parameters(base.__init__)
         if each.param is not None and each.parameter.name not in Targets.__annotations__
     )
+
+
+def title_of(contract: Contract) -> str:
+    """Its kind and name, as in "checker 'limit'", after the place of its declaration if it has one."""
+    where = f"{contract.source}: " if contract.source else ""
+    return f"{where}{contract.kind} {contract.name!r}"
 
 
 def _signature(method: Any) -> str:

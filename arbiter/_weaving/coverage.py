@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from langchain_core.runnables import RunnableConfig
 
-from arbiter._contracts import Contract
+from arbiter._contracts import Contract, title_of
 from arbiter._lifecycle.registry import Plan, Registry
 from arbiter._threads.forks import new_lock
 from arbiter._weaving.asking import saver_of
@@ -238,18 +238,13 @@ def _targets(contract: Contract) -> tuple[str, Sequence[str], bool]:
     parents in front.
     """
     skipped = contract.mode == "off" or _finds_itself(contract)
-    return f"{_named(contract)} is for", () if skipped else contract.target_nodes or (), False
+    return f"{title_of(contract)} is for", () if skipped else contract.target_nodes or (), False
 
 
 def _awaited(contract: Contract) -> tuple[str, Sequence[str], bool] | None:
     """As `_targets`, for the nodes that a rule waits for."""
-    nodes = [step for steps in contract.waits_for for step in steps if isinstance(step, str)]
-    return (f"{_named(contract)} waits for", nodes, False) if nodes and contract.mode != "off" else None
-
-
-def _named(contract: Contract) -> str:
-    where = f"{contract.source}: " if contract.source else ""
-    return f"{where}{contract.kind} {contract.name!r}"
+    nodes = [step for steps in contract.awaited_steps for step in steps if isinstance(step, str)]
+    return (f"{title_of(contract)} waits for", nodes, False) if nodes and contract.mode != "off" else None
 
 
 def _bound(packs: Iterable[BindingPack]) -> Iterator[tuple[str, Sequence[str], bool]]:
@@ -309,7 +304,7 @@ def _idle_rule(rule: Contract, nodes: set[Node]) -> _Idle | None:
 def _without_step(rule: Contract, names: set[str], held: set[Instruction]) -> _Idle | None:
     """The reason why a step that the rule waits for never comes, or None. A rule that ships with Arbiter may lack
     one in some graphs."""
-    for steps in () if rule.source.startswith(SHIPPED) else rule.waits_for:
+    for steps in () if rule.source.startswith(SHIPPED) else rule.awaited_steps:
         if not names.union(held).isdisjoint(steps):
             continue
         nodes = [step for step in steps if isinstance(step, str)]

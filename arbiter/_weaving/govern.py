@@ -17,7 +17,7 @@ from langgraph.pregel._read import PregelNode
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticUserError
 
-from arbiter._contracts import Contract
+from arbiter._contracts import Contract, title_of
 from arbiter._lifecycle import Schemas
 from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.evaluations import owner_of
@@ -341,7 +341,7 @@ def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: R
             continue
         if not any(target in targets_of(level) for level in applying):
             raise UnknownNodeError(
-                f"{contract.kind} {contract.name!r} redirects to",
+                f"{title_of(contract)} redirects to",
                 node=target,
                 names=sorted({n for level in applying for n in governed_nodes(level)}),
             )
@@ -361,14 +361,14 @@ def _check_evaluators(contract: Contract, registry: Registry) -> None:
     for what, name in named:
         if (owner := owner_of(name, modes)) is None:
             raise ConfigurationError(
-                f"{contract.kind} {contract.name!r} {what} evaluator {name!r}, which is not registered. "
+                f"{title_of(contract)} {what} evaluator {name!r}, which is not registered. "
                 f"Evaluators: {', '.join(sorted(modes)) or 'none'}.{nearest(name, modes)} "
                 "Add the evaluator first."
             )
         # An evaluator that lacks a part reports that in the record of each node run.
         if modes[owner] == "off" and not isinstance(contract, NodeEvaluator):
             raise ConfigurationError(
-                f"{contract.kind} {contract.name!r} {what} evaluator {owner!r}, whose mode is 'off'. "
+                f"{title_of(contract)} {what} evaluator {owner!r}, whose mode is 'off'. "
                 f"Set the evaluator's mode to 'enforce', or the mode of this {contract.kind} to 'off', too."
             )
 

@@ -35,7 +35,7 @@ class NeverAfter(TemporalRule):
     ) -> None:
         super().__init__(name, per, **options)
         self.after = find_step(self.owner, "after", after)
-        self.waits_for = ((self.after.name,),)
+        self.awaited_steps = ((self.after.name,),)
 
     def check_before(self, history: History) -> Verdict:
         view = causal(history)

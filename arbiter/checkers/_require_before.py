@@ -89,7 +89,7 @@ class RequireBefore(AfterStep):
         self.bound_to = tuple(bound_to or ())
         self.since = self._steps(since)
         if self.since:
-            self.waits_for = (*self.waits_for, tuple(step.name for step in self.since))
+            self.awaited_steps = (*self.awaited_steps, tuple(step.name for step in self.since))
         self._allowed: WeakKeyDictionary[History, str] = WeakKeyDictionary()
         """The pass that each running target used. Its body may change its input in place, so this is kept
         here.

@@ -88,7 +88,7 @@ class AfterStep(TemporalRule):
     ) -> None:
         super().__init__(name, per, **options)
         self.required = find_step(self.owner, "required", required)
-        self.waits_for = ((self.required.name,),)
+        self.awaited_steps = ((self.required.name,),)
 
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
         if self.target_nodes is None and self.target_instructions is None:

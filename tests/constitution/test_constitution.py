@@ -517,15 +517,17 @@ def test_a_source_that_is_not_a_path_is_reported(source: Any) -> None:
             ),
             "evaluator 'all' reads evaluator 'cofidence', which is not registered",
         ),
+        (("target: reflect", "target: reflct"), "redirects to 'reflct', which is not a node of this graph"),
     ],
 )
-def test_reading_an_evaluator_that_never_answers_is_refused(
+def test_a_rule_that_does_not_fit_the_others_or_the_graph_is_refused_with_its_line(
     tmp_path: Path, change: tuple[str, str], message: str
 ) -> None:
     project(tmp_path, policies__a=textwrap.dedent(REFLECTING).replace(*change))
     with pytest.raises(ConfigurationError) as caught:
         ArbiterOS.from_constitution(tmp_path).govern(chain(Spy("write"), extra=[Spy("reflect")]))
     assert message in str(caught.value)
+    assert str(caught.value).startswith("policies/a.yaml:")
 
 
 # Reloading ----------------------------------------------------------------------------------------
