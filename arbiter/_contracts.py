@@ -7,7 +7,8 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict, get_args
 from weakref import WeakKeyDictionary
 
@@ -168,8 +169,7 @@ class Contract:
                 f"{self.kind} {found!r} ({type(self).__name__}) has no method {self.method!r}. "
                 f"Define def {self.method}{_signature(getattr(base, self.method))}."
             )
-        if not callable(getattr(self, self.method)):
-            raise RegistrationError(f"{self.kind} {found!r}: {self.method!r} is not callable.")
+        self._ensure_callable(getattr(self, self.method), getattr(base, self.method))
         # A subclass may set parameters as attributes after `__init__`, so they are checked again here.
         self._target(self.target_instructions, self.target_nodes)
         for several in ("targets", "needs"):
@@ -182,6 +182,21 @@ class Contract:
                 raise RegistrationError(
                     f"{self.kind} {found!r}: {name} is {value!r:.80}; expected {words(param, hint)}."
                 )
+
+    def _ensure_callable(self, method: Any, declared: Any) -> None:
+        """Raise a `RegistrationError` if no call of the method could give an answer."""
+        owner = f"{self.kind} {self.name!r}"
+        if not callable(method):
+            raise RegistrationError(f"{owner}: {self.method!r} is not callable.")
+        if is_generator(method):
+            raise RegistrationError(f"{owner}: {self.method!r} has a yield. Return the answer instead.")
+        given = list(inspect.signature(declared).parameters)[1:]
+        forms = (given, given[:1]) if self.kind == "router" else (given,)
+        if not any(map(partial(_takes, method), forms)):
+            raise RegistrationError(
+                f"{owner}: {self.method!r} cannot be called with {', '.join(given)}. "
+                f"Define def {self.method}{_signature(declared)}."
+            )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "mode":
@@ -245,6 +260,19 @@ def _declared(base: type[Contract]) -> tuple[tuple[str, Any, Param], ...]:
         for each in parameters(base.__init__)
         if each.param is not None and each.parameter.name not in Targets.__annotations__
     )
+
+
+def is_generator(function: Any) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _takes(method: Any, given: Sequence[str]) -> bool:
+    try:
+        with suppress(ValueError):  # it has no signature that can be read
+            inspect.signature(method).bind(*given)
+    except TypeError:
+        return False
+    return True
 
 
 def title_of(contract: Contract) -> str:

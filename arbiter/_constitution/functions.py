@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from arbiter._contracts import Contract
+from arbiter._contracts import Contract, is_generator
 from arbiter.errors import RegistrationError, nearest, with_article
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
 from arbiter.history._items import History
@@ -174,6 +174,10 @@ def _caller(function: Callable[..., Any], contract: type[Contract]) -> _Call:
     called: Any = function
     if not inspect.isroutine(function) and not isinstance(function, partial):
         called = type(function).__call__
+    if is_generator(called):
+        raise RegistrationError(
+            f"{contract.kind} {_name_of(function)}() has a yield. Return the answer instead."
+        )
     return async_call if inspect.iscoroutinefunction(called) else call
 
 

@@ -125,10 +125,21 @@ def test_contract_classes(base: Any, add: str, method: str) -> None:
     def forget(self: object) -> None:
         pass
 
+    def yields(self: object, *args: object) -> Any:
+        yield True
+
+    async def ayields(self: object, *args: object) -> Any:
+        yield True
+
     register = getattr(ArbiterOS(), add)
     missing = type("Missing", (base,), {})
     with refused(RegistrationError, "'m'", "Missing", method, "Define def"):
         register(missing("m"))
+    for lazy in (yields, ayields):
+        with refused(RegistrationError, "'m'", method, "has a yield"):
+            register(type("Lazy", (base,), {method: lazy})("m"))
+    with refused(RegistrationError, "'m'", method, "cannot be called with history", "Define def"):
+        register(type("Bare", (base,), {method: forget})("m"))
     sound = type("Sound", (base,), {method: answer})
     register(sound("sound"))
     with refused(RegistrationError, "class Sound"):

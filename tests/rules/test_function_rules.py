@@ -70,6 +70,14 @@ def at_most_so_much(state: Any, most: int) -> bool:
     return bool(state["amount"] <= most)
 
 
+def with_yield(state: Any) -> Any:
+    yield state["amount"] < 10
+
+
+async def with_async_yield(state: Any) -> Any:
+    yield "a"
+
+
 def pickled(rule: Any) -> Any:
     return pickle.loads(pickle.dumps(rule))
 
@@ -84,6 +92,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("checker", of_a_router, r"asks for current_output; the function of a checker"),
     ("evaluator", with_star, r"asks for \*args; the function of an evaluator can ask for"),
     ("router", with_stars, r"asks for \*\*kwargs"),
+    ("checker", with_yield, r"with_yield\(\) has a yield\. Return the answer"),
+    ("router", with_async_yield, "has a yield"),
     ("checker", Spy, "is not a function"),
     ("checker", 5, "is not a function"),
     ("checker", "pay", "Give options by name"),
