@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from inspect import isawaitable, iscoroutine
 from typing import Any, TypedDict, TypeGuard, cast, get_args
 from uuid import uuid4
 
@@ -22,7 +23,7 @@ from arbiter.history._record import Record, Status, fact_from, facts_of
 from arbiter.history._results import Results
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.policy import PolicyChecker
-from arbiter.verdicts import Evaluated, EvaluationResult, Several, as_evaluation
+from arbiter.verdicts import Evaluated, EvaluationResult, Several, as_evaluation, as_verdict
 
 __all__ = ["PastRun", "history_of"]
 
@@ -60,8 +61,9 @@ def history_of(
     `state` is the node's input. Without `output` the node has not run yet, as in `check_before`; `error` is the
     exception that it failed with. `evaluation_results` are what evaluators would return. `past` are the node runs
     that were committed earlier in this run of the graph, oldest first; a list in it is one superstep of several.
-    The checkers in `counted_by` observe them and find in the history what they have counted. A checker that asks
-    for counts of its own, and is neither there nor in the `tallies` of the past, gets a `ConfigurationError`.
+    The checkers in `counted_by` check and observe them, as in a graph, and find in the history what they have
+    counted. A checker that asks for counts of its own, and is neither there nor in the `tallies` of the past, gets a
+    `ConfigurationError`.
     """
     checkers = tuple(counted_by) if _is_list(counted_by) else counted_by
     given = {"node": node, "error": error, "past": past, "counted_by": checkers}
@@ -227,8 +229,24 @@ def _count(
 ) -> None:
     view.clock = clock
     for checker in checkers:
+        if checker.name in record.tallies:
+            continue  # its amounts are given
+        if record.status != "denied" and checker.applies_to(record.node, record.instruction):
+            _begin(record, view, checker)
         if checker.observes(record.node, record.instruction) and (found := checker.observe(view)):
             record.tallies = {**record.tallies, checker.name: counted(found)}
+
+
+def _begin(record: Record, view: CausalHistory, checker: PolicyChecker) -> None:
+    """Ask the checker for a node run of the past: some note in `check_before` and `handlers` what they count."""
+    answer = checker.check_before(view)
+    if isawaitable(answer):
+        if iscoroutine(answer):
+            answer.close()
+        return
+    record.checks = {**record.checks, checker.name: as_verdict(answer)}
+    if type(checker).handlers is not PolicyChecker.handlers:
+        checker.handlers(view)
 
 
 def _committed(record: Record) -> Any:

@@ -210,3 +210,24 @@ def test_a_checker_that_counted_nothing_of_the_past_is_an_error_that_names_count
     assert as_verdict(budget.check_before(history_of()))
     assert as_verdict(budget.check_before(history_of(past=[PAID], counted_by=iter([budget]))))
     assert as_verdict(budget.check_before(history_of(past=[{"tallies": {"spend": {"calls": 2}}}])))
+
+
+@pytest.mark.parametrize("per", ["run", "thread", "process"])
+def test_a_budget_counts_the_past(per: Any) -> None:
+    def left(*past: Any) -> bool:
+        return allows(BudgetChecker("spend", calls=2, per=per), past, thread_id="a")
+
+    assert left(PAID)
+    assert not left(PAID, PAID)
+    assert not left([PAID, PAID])
+    assert left(PAID, {**PAID, "status": "denied"})
+
+
+def test_a_pass_that_a_past_run_used_permits_no_other() -> None:
+    def left(*past: Any) -> bool:
+        once = RequireBefore("once", VERIFY, once_per_use=True, target_instructions=[TOOL_CALL])
+        return allows(once, past, instruction=TOOL_CALL)
+
+    assert left(VERIFIED)
+    assert not left(VERIFIED, PAID)
+    assert left(VERIFIED, PAID, VERIFIED)
