@@ -424,11 +424,22 @@ class NodeRun:
                 known = inner[namespace] = (step, value, {})
             known[2][order] = fact
 
-    def adopt(self, namespace: str, value: Value) -> None:
-        """Add the final value of a graph inside the body whose nodes could not report here."""
+    def adopt(self, namespace: str, value: Value, pending: Sequence[RunFact] = ()) -> None:
+        """Add the saved value of a graph inside the body, some of whose nodes could not report here, and the
+        pending facts of its next superstep.
+
+        Reports of that superstep or later ones hold: with the durability "exit" only a pause is saved.
+        """
         with _lock:
             inner = self._inner = self._inner or {}
-            inner[namespace] = (-1, value, {})
+            step, before, facts = inner.get(namespace, (-1, value, {}))
+            at, saved = before.get("seq", 0), value.get("seq", 0)
+            if at < saved or not facts:
+                inner[namespace] = (-1, value, {})
+            elif at == saved:
+                done = {fact["id"] for fact in facts.values()}
+                others = {fact["id"]: fact for fact in pending if fact["id"] not in done}
+                inner[namespace] = (step, before, {**others, **facts})
 
     def called(self, facts: Sequence[RunFact]) -> Past:
         """Add the facts of governed functions in the body. Returns the past of the next one."""

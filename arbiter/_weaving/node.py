@@ -27,6 +27,7 @@ from langgraph._internal._constants import (
     CONFIG_KEY_STREAM,
     CONFIG_KEY_TASK_ID,
     CONFIG_KEY_THREAD_ID,
+    NS_END,
     NS_SEP,
     PULL,
     RESUME,
@@ -77,6 +78,7 @@ from arbiter._weaving.channel import (
     conf_of,
     fact_write,
     facts_channel_in,
+    facts_in,
     writes_in,
 )
 from arbiter._weaving.executions import info_of
@@ -412,7 +414,7 @@ class NodeAttempt(NodeRun):
         finally:
             _reset_current(token)
         if node.is_subgraph and (saver := self._continued()) is not None:
-            self._adopt(saver.get_tuple(self._own_config()))
+            self._adopt(saver.get_tuple(self._config_inside()))
         return output
 
     async def abody(self, buffered: bool) -> Any:
@@ -434,7 +436,7 @@ class NodeAttempt(NodeRun):
         finally:
             _reset_current(token)
         if node.is_subgraph and (saver := self._continued()) is not None:
-            self._adopt(await saver.aget_tuple(self._own_config()))
+            self._adopt(await saver.aget_tuple(self._config_inside()))
         return output
 
     async def astream_body(self, buffered: bool) -> AsyncIterator[Any]:
@@ -610,20 +612,31 @@ class NodeAttempt(NodeRun):
         return None if is_retry and self._inner else self.saver
 
     def _adopt(self, saved: Any) -> None:
-        stored = None if saved is None else saved.checkpoint["channel_values"].get(FACTS)
-        if stored:
+        if saved is None:
+            return
+        stored = saved.checkpoint["channel_values"].get(FACTS) or {}
+        written = facts_in(write for _, name, write in saved.pending_writes or () if name == FACTS)
+        pending = [fact for fact in written if "node" in fact]
+        if stored or pending:
             past = Past.restored(stored, self.settings.facts)
             self.run.log.identify(past)  # else listeners would take them for those of another process
-            self.adopt(self._conf[CONFIG_KEY_CHECKPOINT_NS], past.value)
+            self.adopt(self._place_inside(), past.value, pending)
 
-    def _own_config(self) -> RunnableConfig:
-        conf = self._conf
+    def _config_inside(self) -> RunnableConfig:
+        """The config of the subgraph's newest checkpoint."""
         return {
             CONF: {
-                CONFIG_KEY_THREAD_ID: str(conf.get(CONFIG_KEY_THREAD_ID)),
-                CONFIG_KEY_CHECKPOINT_NS: conf[CONFIG_KEY_CHECKPOINT_NS],
+                CONFIG_KEY_THREAD_ID: str(self._conf.get(CONFIG_KEY_THREAD_ID)),
+                CONFIG_KEY_CHECKPOINT_NS: self._place_inside(),
             }
         }
+
+    def _place_inside(self) -> str:
+        """The subgraph's namespace; without the ids of tasks if it keeps its state from run to run."""
+        namespace: str = self._conf[CONFIG_KEY_CHECKPOINT_NS]
+        if getattr(self.node.body, "checkpointer", None) is not True:
+            return namespace
+        return NS_SEP.join(part.split(NS_END)[0] for part in namespace.split(NS_SEP))
 
 
 _READ_ONLY = frozenset({CONFIG_KEY_RUNTIME, CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_TASK_ID})

@@ -9,16 +9,17 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
-from langgraph.types import Send
+from langgraph.types import Command, Send, interrupt
 
 from arbiter import ArbiterOS, EvaluationResult, EvaluationRouter, History, PolicyViolationError
+from arbiter.checkers import BudgetChecker
 from arbiter.instructions import GENERATE, RESPOND, VERIFY
-from tests.support import MODES, Check, Judge, Route, Spy, State, chain, run, thread
+from tests.support import MODES, Check, Judge, Route, Spy, State, chain, governed, run, thread
 
 
 class Fan(TypedDict, total=False):
@@ -297,3 +298,60 @@ def test_update_state_in_a_subgraph_keeps_its_effect(mode: str) -> None:
     app.update_state(paused.config, {"log": ["edited"]})
     run(app, None, thread("1"), mode=mode)
     assert seen == [1]
+
+
+@MODES
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+@pytest.mark.parametrize("kept", [None, True])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_all_runs_of_a_resumed_subgraph_count(
+    mode: str, durability: Any, kept: bool | None, elsewhere: bool
+) -> None:
+    """Of those before the pause, of its siblings and of those after it, in this process or another."""
+    saver = InMemorySaver()
+    seen: list[tuple[int, float]] = []
+
+    def asks(state: State) -> Any:
+        return {"log": [interrupt("go on?")]}
+
+    def graph() -> Any:
+        inner: Any = StateGraph(State)
+        for name, node in {
+            "first": Spy("first"),
+            "sibling": Spy("sibling"),
+            "asks": asks,
+            "last": Spy("last"),
+        }.items():
+            inner.add_node(name, node)
+        inner.add_edge(START, "first")
+        inner.add_edge("first", "sibling")
+        inner.add_edge("first", "asks")
+        inner.add_edge(["sibling", "asks"], "last")
+        outer: Any = StateGraph(State)
+        outer.add_node("team", inner.compile(checkpointer=kept))
+        outer.add_node("after", Spy("after"))
+        outer.add_edge(START, "team")
+        outer.add_edge("team", "after")
+        return outer.compile(checkpointer=saver)
+
+    def look(history: History) -> bool:
+        if history.item.node == "after":
+            seen.append((history.count() - 1, cast(Any, history).tally("calls", "calls").amount))
+        return True
+
+    def app() -> Any:
+        rules = BudgetChecker("calls", calls=100, per="thread"), Check("look", look)
+        return governed(graph(), *rules)[1]
+
+    def call(app: Any, given: Any) -> None:
+        if mode == "sync":
+            app.invoke(given, thread("t"), durability=durability)
+        else:
+            asyncio.run(app.ainvoke(given, thread("t"), durability=durability))
+
+    begun = app()
+    for _ in range(2):
+        call(begun, {"log": []})
+        begun = app() if elsewhere else begun
+        call(begun, Command(resume="yes"))
+    assert seen == [(5, 5), (11, 11)]
