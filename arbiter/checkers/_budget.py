@@ -78,6 +78,8 @@ class _Item:
     counted: bool = False
     """True if its call is counted as used."""
     reserved: _Amounts = field(default_factory=dict[str, float])
+    committed: _Amounts = field(default_factory=dict[str, float])
+    """The amounts that were committed with it."""
     meter: _Meter | None = None
 
 
@@ -164,6 +166,12 @@ class _Account:
             if len(self.noted) > _KEEP_ITEMS:
                 del self.noted[next(iter(self.noted))]
         return unsaved
+
+    def begin_again(self, item: _Item) -> None:
+        """Take back what was to be committed with a node run: it runs again only if its writes were lost."""
+        for metric, amount in item.committed.items():
+            self.unsaved[metric] += _counted(metric, amount)
+        item.committed = {}
 
     def commit(self, key: tuple[str, str], history: CausalHistory) -> dict[str, float]:
         """The unsaved amounts, to be committed with a node run.
@@ -342,6 +350,7 @@ class BudgetChecker(PolicyChecker):
             account = self._opened(name, own)
             item = account.remember(key)
             self._checked[key] = (account, item)
+            account.begin_again(item)
             item.counted = item.counted or own.spent(self.name, "calls") > 0
             if item.began:
                 self._settle(account, item)  # a dropped attempt whose end was never reported
@@ -524,7 +533,10 @@ class BudgetChecker(PolicyChecker):
             commits = node_run.status == "completed" or node_run.redirected_to is not None
             if self.per not in _KEPT:
                 return account.unsaved_amounts()
-            return account.commit(key, own) if commits else account.note(key, node_run.namespace)
+            if not commits:
+                return account.note(key, node_run.namespace)
+            item.committed = account.commit(key, own)
+            return item.committed
 
     def _settle(self, account: _Account, item: _Item) -> None:
         """End an attempt: its used amounts stay, and the rest of its reservation is released."""

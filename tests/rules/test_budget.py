@@ -1082,3 +1082,61 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_errors_about_parameters_name_the_expected_value(parameters: dict[str, Any], problem: str) -> None:
     with pytest.raises(ParameterError, match=f"checker 'budget': {problem}"):
         BudgetChecker("budget", **parameters)
+
+
+class Forgetful(InMemorySaver):
+    """Loses the writes of single tasks, as LangGraph does when a sibling fails at the same moment."""
+
+    loses = True
+
+    def put_writes(self, *args: Any, **options: Any) -> None:
+        if not self.loses:
+            super().put_writes(*args, **options)
+
+    async def aput_writes(self, *args: Any, **options: Any) -> None:
+        self.put_writes(*args, **options)
+
+
+@MODES
+def test_a_call_whose_writes_were_lost_is_committed_with_its_next_run(mode: str) -> None:
+    saver, paid = Forgetful(), threading.Event()
+
+    def flaky(state: Any) -> Any:
+        if saver.loses:
+            assert paid.wait(PATIENCE)
+            raise ConnectionError
+        return {}
+
+    def pay(state: Any) -> Any:
+        paid.set()
+        return {}
+
+    def committed() -> float:
+        seen: list[float] = []
+
+        def look(history: Any) -> bool:
+            seen.append(history.tally("budget", "calls").amount)
+            return False
+
+        _, app = governed(graph(), Check("look", look))
+        with pytest.raises(PolicyViolationError):
+            run(app, {"log": []}, thread("t"), mode=mode)
+        return seen[0]
+
+    def graph() -> Any:
+        builder: Any = StateGraph(State)
+        builder.add_node("flaky", flaky)
+        builder.add_node("pay", pay)
+        builder.add_edge(START, "flaky")
+        builder.add_edge(START, "pay")
+        return builder.compile(checkpointer=saver)
+
+    budget = BudgetChecker("budget", calls=10, per="thread")
+    _, app = governed(graph(), budget)
+    with pytest.raises(ConnectionError):
+        run(app, {"log": []}, thread("t"), mode=mode)
+    saver.loses = False
+    run(app, None, thread("t"), mode=mode)
+    used = budget.used("t")
+    assert used is not None
+    assert used.calls == committed() == 2
