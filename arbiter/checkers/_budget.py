@@ -31,7 +31,7 @@ from arbiter.checkers._accounts import (
 )
 from arbiter.errors import ParameterError, PolicyViolationError
 from arbiter.history._causal import CausalHistory
-from arbiter.history._items import History
+from arbiter.history._items import History, HistoryItem
 from arbiter.models import Prices, dollars, need_price_list, prices_of
 from arbiter.policy import CheckerOptions, PolicyChecker
 from arbiter.verdicts import Verdict
@@ -47,6 +47,8 @@ _KEEP_ITEMS = 4096
 """The number of ended node runs, and of subgraphs, that an account remembers."""
 
 _Amounts = dict[str, float]
+_Place = tuple[str, int, str]
+"""Node, step and namespace of a node run."""
 """Amounts by metric. `cost` is in millionths of a millionth of a US dollar, a whole number, so that sums are
 exact.
 """
@@ -95,8 +97,8 @@ class _Account:
         self.reserved: _Amounts = dict.fromkeys(_METRICS, 0)
         self.unsaved: _Amounts = dict.fromkeys(_METRICS, 0)
         """Amounts that are used and not yet committed with any node."""
-        self.noted: dict[tuple[str, str], tuple[str, _Amounts]] = {}
-        """For node runs that failed or paused: their graph, and the amounts noted next to the checkpoint."""
+        self.noted: dict[tuple[str, str], tuple[_Place, _Amounts]] = {}
+        """For node runs that failed or paused: their place, and the amounts noted next to the checkpoint."""
         self.items: dict[tuple[str, str], _Item] = {}
         self.places: dict[str, None] = {}
         """Subgraphs, by namespace, whose committed past is part of `used`."""
@@ -156,10 +158,11 @@ class _Account:
             if known > self.used[metric] and metric != "unreported":
                 self.used[metric] = known
 
-    def note(self, key: tuple[str, str], place: str) -> dict[str, float]:
+    def note(self, key: tuple[str, str], node_run: HistoryItem) -> dict[str, float]:
         """The unsaved amounts, to be noted for a node run that commits nothing now."""
         unsaved = self.unsaved_amounts()
-        _, before = self.noted.pop(key, ("", {}))
+        place = node_run.node, node_run.step, node_run.namespace
+        _, before = self.noted.pop(key, (place, {}))
         amounts = {metric: before.get(metric, 0) + unsaved.get(metric, 0) for metric in {*before, *unsaved}}
         if amounts:
             self.noted[key] = place, amounts
@@ -182,12 +185,12 @@ class _Account:
         run, own = key
         self.noted.pop(key, None)
         unsaved = self.unsaved_amounts()
-        left = [at for at, (place, _) in self.noted.items() if at[0] != run or own in place]
+        left = [at for at, (place, _) in self.noted.items() if at[0] != run or own in place[2]]
         if left:
-            done = {fact["id"] for fact in history.past.facts()}
+            done = _done_in(history)
             for at in left:
-                _, amounts = self.noted.pop(at)
-                for metric, amount in amounts.items() if at[1] not in done else ():
+                place, amounts = self.noted.pop(at)
+                for metric, amount in amounts.items() if done.isdisjoint((at[1], place)) else ():
                     unsaved[metric] = unsaved.get(metric, 0) + amount
         return unsaved
 
@@ -196,9 +199,11 @@ class _Account:
         amounts: _Amounts = {}
         run = history.run_id
         if any(at[0] != run for at in self.noted):
-            done = {fact["id"] for fact in history.past.facts()}
-            for at, (_, noted) in self.noted.items():
-                for metric, amount in noted.items() if at[0] != run and at[1] not in done else ():
+            done = _done_in(history)
+            for at, (place, noted) in self.noted.items():
+                for metric, amount in (
+                    noted.items() if at[0] != run and done.isdisjoint((at[1], place)) else ()
+                ):
                     amounts[metric] = amounts.get(metric, 0) + _counted(metric, amount)
         return amounts
 
@@ -206,6 +211,14 @@ class _Account:
         amounts = {m: _shown(m, amount) for m, amount in self.unsaved.items() if amount}
         self.unsaved = dict.fromkeys(_METRICS, 0)
         return amounts
+
+
+def _done_in(history: CausalHistory) -> set[str | _Place]:
+    """The committed node runs: their ids, and their places, since another process gives them other ids."""
+    done: set[str | _Place] = set()
+    for fact in history.past.facts():
+        done |= {fact["id"], (fact["node"], fact["step"], fact.get("ns", ""))}
+    return done
 
 
 def _is_idle(account: _Account) -> bool:
@@ -534,7 +547,7 @@ class BudgetChecker(PolicyChecker):
             if self.per not in _KEPT:
                 return account.unsaved_amounts()
             if not commits:
-                return account.note(key, node_run.namespace)
+                return account.note(key, node_run)
             item.committed = account.commit(key, own)
             return item.committed
 

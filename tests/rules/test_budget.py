@@ -1140,3 +1140,36 @@ def test_a_call_whose_writes_were_lost_is_committed_with_its_next_run(mode: str)
     used = budget.used("t")
     assert used is not None
     assert used.calls == committed() == 2
+
+
+@MODES
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+def test_calls_count_once_if_two_processes_take_turns_on_a_thread(mode: str, durability: Any) -> None:
+    """One begins each run, the other resumes it. What paused in the one was committed by the other."""
+    saver = InMemorySaver()
+
+    def ask(state: Any) -> Any:
+        return {"log": [interrupt("go on?")]}
+
+    def process() -> tuple[BudgetChecker, Any]:
+        budget = BudgetChecker("budget", calls=100, per="thread")
+        return budget, governed(chain(Spy("work"), ask, Spy("pay"), checkpointer=saver), budget)[1]
+
+    def call(app: Any, given: Any) -> None:
+        if mode == "sync":
+            app.invoke(given, thread("t"), durability=durability)
+        else:
+            asyncio.run(app.ainvoke(given, thread("t"), durability=durability))
+
+    def calls(budget: BudgetChecker) -> int:
+        used = budget.used("t")
+        assert used is not None
+        return used.calls
+
+    (first, begins), (second, resumes) = process(), process()
+    counted: list[tuple[int, int]] = []
+    for _ in range(4):
+        call(begins, {"log": []})
+        call(resumes, Command(resume="yes"))
+        counted.append((calls(first), calls(second)))
+    assert counted == [(2, 3), (5, 6), (8, 9), (11, 12)]
