@@ -614,7 +614,7 @@ class NodeAttempt(NodeRun):
     def _adopt(self, saved: Any) -> None:
         if saved is None:
             return
-        stored = saved.checkpoint["channel_values"].get(FACTS) or {}
+        stored: Any = saved.checkpoint["channel_values"].get(FACTS) or {}
         written = facts_in(write for _, name, write in saved.pending_writes or () if name == FACTS)
         pending = [fact for fact in written if "node" in fact]
         if stored or pending:

@@ -342,9 +342,9 @@ def test_a_rule_for_no_node_is_one_warning(kind: str, mode: str) -> None:
 )
 def test_a_rule_that_waits_for_no_node_is_one_warning(step: Any, why: str) -> None:
     rule = (
-        RequireBefore("rule", "node:write", since=step, target_nodes=["respond"])
-        if isinstance(step, list)
-        else NeverAfter("rule", step, target_nodes=["respond"])
+        NeverAfter("rule", step, target_nodes=["respond"])
+        if isinstance(step, str)
+        else RequireBefore("rule", "node:write", since=step, target_nodes=["respond"])
     )
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(rule)
