@@ -77,7 +77,7 @@ class Contract:
     """
     awaited_steps: tuple[tuple[Instruction | str, ...], ...] = ()
     """The steps without which it does nothing, or denies for good: of each tuple one of the instructions and
-    names of nodes. Arbiter warns if no node is such a step."""
+    names of nodes. The log says so if no node is such a step."""
     asks: bool = False
     """True if it may ask a human. Its graphs are then checked for a checkpointer."""
     description: str = ""

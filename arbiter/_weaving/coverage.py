@@ -8,6 +8,7 @@ node has an instruction, that is reported when the graph is governed.
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections import Counter
@@ -39,6 +40,7 @@ Node = tuple[str, Instruction | None]
 """Name and instruction. A node of a subgraph is named `parent:child`."""
 SHIPPED = "arbiter:"
 _MOST = 10
+_log = logging.getLogger("arbiter")
 _NO_INSTRUCTION = "no node has an instruction"
 _INIT = "Run `arbiter init app.py:graph`, or name the instructions in govern(graph, instructions={...})."
 
@@ -206,7 +208,11 @@ class Coverage:
         declared = Counter((form, _origin(rule.source)) for rule in rules for form in (_RULES, _STEPS))
         declared.update((_BINDINGS, pack.file) for pack in self.bindings for _ in pack.bindings)
         for group, each in groupby(sorted((idle for _, idle in idle), key=_order), key=_group):
-            warnings.warn(_sentence(list(each), declared[group]), ArbiterWarning, stacklevel=callers())
+            sentence = _sentence(list(each), declared[group])
+            if group[0] == _STEPS:  # a guard may be meant for a graph that never gets there
+                _log.warning("%s", sentence)
+            else:
+                warnings.warn(sentence, ArbiterWarning, stacklevel=callers())
 
 
 def _key(owner: object) -> object:

@@ -18,7 +18,6 @@ from arbiter._weaving import FACTS
 from arbiter.checkers import ApprovalChecker, BudgetChecker, RequireBefore
 from tests.support import MODES, PATIENCE, Spy, State, chain, run, thread
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*waits for a step that never comes:arbiter.ArbiterWarning")
 FACT = {
     "id": "1",
     "node": "approve",

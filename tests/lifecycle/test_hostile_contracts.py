@@ -235,7 +235,6 @@ def test_a_subclass_and_a_check_of_the_output_are_asked_each_time(make: Any) -> 
     assert checker.calls == len(respond.calls) == 2
 
 
-@pytest.mark.filterwarnings("ignore:.*waits for a step that never comes:arbiter.ArbiterWarning")
 def test_a_cache_serves_nothing_of_a_time_before_a_rule_followed_the_node() -> None:
     """The rule is for another node, and has to know that this one wrote."""
     respond, pay = Spy("respond"), Spy("pay")
