@@ -365,10 +365,13 @@ class Evaluations(Lazy):
     __slots__ = ("_after", "_trace", "begun", "found", "members", "queues", "read", "times", "view")
 
     def __init__(
-        self, queues: tuple[EvaluatorQueue, ...], view: History, members: tuple[EvaluatorQueue, ...] = ()
+        self,
+        queues: tuple[EvaluatorQueue, ...],
+        view: History | None,
+        members: tuple[EvaluatorQueue, ...] = (),
     ) -> None:
         self.queues = queues
-        self.view: History | None = view
+        self.view = view
         """The history that the evaluators see, until all are done."""
         self.members = members
         """The evaluators that the group runs."""
@@ -713,6 +716,11 @@ class ReadEvaluations(Lazy):
         self._failed: list[str] = []
         self.read: dict[str, EvaluationResult] = {}
         self._audited = audited
+
+    @classmethod
+    def of_none(cls, known: Sequence[str]) -> ReadEvaluations:
+        """Those of a node that no evaluator judges."""
+        return cls(Evaluations((), None), known=known)
 
     def __getitem__(self, name: str) -> EvaluationResult:
         if (found := self.get(name)) is None:

@@ -106,7 +106,7 @@ def _govern(run: NodeRun) -> Steps:
     if plan.keeps_output:
         run.record.raw = output
     reads = None
-    if plan.queues or plan.routers:
+    if plan.queues:
         reads = run.reads = _begin_evaluations(run, output)
         for queue in plan.awaited:
             yield Resolve(reads.evaluations, queue)
@@ -114,9 +114,11 @@ def _govern(run: NodeRun) -> Steps:
     if plan.routers or run.pending_question is not None:
         # The results that routers read are committed. Afterwards evaluators in the background use the view,
         # and what they read of one another decides nothing.
+        if reads is None:
+            run.item.give_results(plan.unjudged)
         yield from route(run, output, plan.routers)
         run.item.give_results(None)
-    if reads is not None and plan.queues:
+    if reads is not None:
         run.settings.background.enqueue(reads.evaluations)
     if run.redirect is None and (run.capped is not None or run.escalation is not None):
         return (yield from _replaced(run, output, answer))

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from arbiter._contracts import Contract
-from arbiter._lifecycle.evaluations import EvaluatorQueue, owner_of
+from arbiter._lifecycle.evaluations import EvaluatorQueue, ReadEvaluations, owner_of
 from arbiter._threads.deadlines import EventLoop, InlineTiming
 from arbiter._threads.forks import new_lock
 from arbiter.advice import Advisor, CorrectionGate
@@ -86,6 +86,8 @@ class Plan:
     """Evaluators in audit mode: routers and checkers do not see their results."""
     known: tuple[str, ...] = ()
     """All evaluators, of this node or not."""
+    unjudged: ReadEvaluations | None = None
+    """The results that routers see of a node that no evaluator judges: none."""
     guards: bool = False
     """True if one of the checkers is enforced."""
     routers: tuple[Registration[PolicyRouter], ...] = ()
@@ -343,6 +345,7 @@ class Registry:
             }
             names = [queue.name for queue in queues]
             owners = {owner_of(name, names) for name in compared if name is not None}
+            known = tuple(queue.name for queue in self.evaluators)
             called: list[Registration[Any]] = [*checkers, *advisors, *gates, *output_checkers, *routers]
             observers = tuple(
                 registration.contract
@@ -368,7 +371,8 @@ class Registry:
                 ),
                 group=group,
                 members=members,
-                known=tuple(queue.name for queue in self.evaluators),
+                known=known,
+                unjudged=None if queues else ReadEvaluations.of_none(known),
                 audited=frozenset(queue.name for queue in queues if not queue.evaluator.enforced),
                 routers=plain,
                 error_routers=tuple(
