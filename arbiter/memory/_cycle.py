@@ -687,8 +687,7 @@ class EvaluationCycle(EvaluatorGroup):
             rooms, given = None, list[str]()
             if store is not None:
                 rooms = RoomNames(store, self.agent_id, room_id)
-                own = OwnNames(store, self.agent_id, entity_id)
-                given = [one.name for one in await own.all()]
+                given = await OwnNames(store, self.agent_id, entity_id).own()
             found = await strangers_among(
                 messages, entity_id=entity_id, entities=entities, rooms=rooms, given=given
             )

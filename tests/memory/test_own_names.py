@@ -11,7 +11,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from arbiter.memory import open_store
-from arbiter.memory.facts._own_names import introduces
+from arbiter.memory.facts._own_names import denies, introduces, tells_of_another
 from tests.memory.dialogue_support import Chat, fact, status, texts
 
 SEATTLE, PORTLAND = "Ada lives in Seattle", "User lives in Portland"
@@ -227,6 +227,94 @@ async def test_a_known_user_who_takes_another_name_keeps_friends_apart() -> None
     assert [(one.claim, one.subject) for one in await chat.facts()] == [(friend, "Bob")]
 
 
+@pytest.mark.parametrize(
+    ("friend", "user"),
+    [
+        ("My friend Ada lives in Rome", "I'm Ada too. I like tea."),
+        ("My friend Ada lives in Rome", "My name is Ada, I like tea."),
+        ("Ada, my sister, lives in Rome", "Hi, I'm Ada. I like tea."),
+        ("Meine Freundin Ada wohnt in Rome", "Ich heiße Ada und mag tea"),
+        ("Mon amie Ada habite Rome", "Je m'appelle Ada, moi aussi; tea"),
+        ("Ada lives in Rome", "I'm Ada, too, and I like tea"),
+    ],
+)
+@pytest.mark.parametrize("listed", [False, True])
+async def test_a_friend_of_the_users_name_stays_a_friend(friend: str, user: str, listed: bool) -> None:
+    """Also if the model gives the name as the subject of both, and lists it as the user's."""
+    hear = {
+        "Rome": fact("Ada lives in Rome", subject="Ada"),
+        "tea": fact("Ada likes tea", subject="Ada"),
+        "Kiel": fact("Ada is moving to Kiel", subject="Ada"),
+        "cake": fact("Ada likes cake", subject="Ada"),
+    }
+    chat = Chat(hear, says={user: {"names": {"name": "Ada"}}} if listed else {})
+    await chat.say(friend)
+    await chat.say(user, room="friday")
+    await chat.say("Ada is moving to Kiel", room="saturday")
+    await chat.say("I like cake", room="sunday")
+    assert {one.claim: one.subject for one in await chat.facts()} == {
+        "Ada lives in Rome": "Ada",
+        "Ada likes tea": "user-1",
+        "Ada is moving to Kiel": "Ada",
+        "Ada likes cake": "user-1",
+    }
+
+
+async def test_a_friend_who_is_mentioned_after_the_users_name_stays_a_friend() -> None:
+    """Whether the user gave the name, or the program did."""
+    for registered in (False, True):
+        chat = Chat({"Rome": fact("Ada lives in Rome", subject="Ada")})
+        if registered:
+            await chat.cycle.memory.aregister_entity("user-1", "Ada")
+        await chat.say("Hi, I'm Ada.")
+        await chat.say("My friend Ada lives in Rome.")
+        assert [one.subject for one in await chat.facts()] == ["Ada"]
+
+
+@pytest.mark.parametrize("listed", [False, True])
+async def test_a_name_can_be_taken_back(any_store: BaseStore, listed: bool) -> None:
+    """What came home with the name goes back, and what that had replaced holds again."""
+    rome, oslo = status("Ada lives in Rome", subject="Ada"), status("User lives in Oslo", subject="user-1")
+    denial = "Kidding: that is not me, Ada is not my name" if listed else "Sorry, I'm not Ada."
+    chat = Chat(
+        {"Oslo": oslo, "lives in Rome": rome, "jazz": fact("Ada likes jazz", subject="Ada")},
+        {("User lives in Oslo", "Ada lives in Rome"): "supersedes"},
+        says={**IS_ADA, denial: {"names": {"name": "Ada", "is_own": False}}},
+        store=any_store,
+    )
+    await chat.say("I live in Oslo")
+    chat.pass_by(hours=1)
+    await chat.say("Ada lives in Rome")
+    await chat.say("I can tell you my name: Ada")
+    assert await chat.known() == ["Ada lives in Rome"]
+    assert (await chat.fact("Ada lives in Rome")).subject == "user-1"
+    await chat.say(denial)
+    await chat.say("Ada likes jazz")
+    assert {one.claim: (one.subject, one.state, one.confidence) for one in await chat.facts()} == {
+        "User lives in Oslo": ("user-1", "active", 0.6),
+        "Ada lives in Rome": ("Ada", "active", 0.4),
+        "Ada likes jazz": ("Ada", "active", 0.4),
+    }
+
+
+async def test_the_last_word_on_a_name_holds() -> None:
+    chat = Chat({"jazz": fact("Ada likes jazz", subject="Ada")})
+    for text in ("I'm Ada.", "I'm not Ada.", "OK, I'm Ada.", "I like jazz"):
+        await chat.say(text)
+    assert [one.subject for one in await chat.facts()] == ["user-1"]
+
+
+async def test_names_of_friends_push_out_no_own_name() -> None:
+    friends = [f"Friend{chr(65 + number)}" for number in range(20)]
+    hear = {name: fact(f"{name} sails", subject=name) for name in friends}
+    chat = Chat({**hear, "jazz": fact("Ada likes jazz", subject="Ada")}, says=IS_ADA)
+    await chat.say("My name is Ada")
+    for name in friends:
+        await chat.say(f"My friend {name} sails")
+    await chat.say("I like jazz", room="elsewhere")
+    assert (await chat.fact("Ada likes jazz")).subject == "user-1"
+
+
 async def test_a_model_cannot_invent_a_name() -> None:
     chat = Chat({"Rome": fact("Eve lives in Rome", subject="Eve")}, says={"Rome": {"names": {"name": "Eve"}}})
     await chat.say("My neighbour lives in Rome")
@@ -275,3 +363,49 @@ def test_an_introduction_is_recognised_in_many_languages(text: str) -> None:
 )  # fmt: skip
 def test_sentences_that_are_not_introductions(text: str) -> None:
     assert not introduces(text, "Ada")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "My friend Ada lives in Rome", "my best friend Ada", "I met my sister, Ada, there", "Ada is my boss",
+        "her dog Ada", "We have a friend called Ada", "Meine Freundin Ada", "unsere kleine Schwester Ada ist da",
+        "Ada ist meine Schwester", "mi amiga Ada", "mon amie Ada", "minha amiga Ada", "mijn zus Ada", "min syster Ada",
+        "моя подруга Ada", "我的朋友Ada住在罗马", "私の友達のAdaはローマにいる", "내 친구 Ada",
+        "I'm Ada too", "Ada, a friend of mine",
+    ],
+)  # fmt: skip
+def test_somebody_else_of_a_name_is_recognised_in_many_languages(text: str) -> None:
+    assert tells_of_another(text, "Ada")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "My name is Ada", "You can call me by my name, Ada", "my nickname: Ada", "Ada is my name", "Mein Name ist Ada",
+        "mi nombre es Ada", "我的名字是Ada", "私の名前はAda", "My friends call me Ada", "Ada lives in Rome", "I'm Ada",
+        "Mein Vorname lautet Ada", "me llamo Ada", "my friend Adam", "I'm Ada. Too bad that it rains", "",
+    ],
+)  # fmt: skip
+def test_an_own_name_is_nobody_elses(text: str) -> None:
+    assert not tells_of_another(text, "Ada")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I'm not Ada", "No, I’m not Ada!", "Oh wait I'm not Ada", "My name isn't Ada.", "Ich bin nicht Ada",
+        "Nein, ich heiße nicht Ada", "Je ne suis pas Ada", "No soy Ada", "Non sono Ada", "Eu não sou a Ada",
+        "Jag heter inte Ada", "меня зовут не Ada", "我不叫Ada", "Hi. Don't call me Ada",
+    ],
+)  # fmt: skip
+def test_a_denial_is_recognised_in_many_languages(text: str) -> None:
+    assert denies(text, "Ada")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["I'm Ada", "I'm not Ada's brother", "He said that I'm not Ada", "Ada is not here", "I'm not sure"],
+)
+def test_sentences_that_are_not_denials(text: str) -> None:
+    assert not denies(text, "Ada")

@@ -46,7 +46,7 @@ from arbiter.memory.facts._fact_store import facts_of
 from arbiter.memory.facts._forgetting import Wanted
 from arbiter.memory.facts._intake import is_generic
 from arbiter.memory.facts._normal import caseless
-from arbiter.memory.facts._own_names import Introduction
+from arbiter.memory.facts._own_names import Introduction, OwnNames, denies
 from arbiter.memory.facts._profiles import (
     Update,
     checked_schemas,
@@ -248,7 +248,7 @@ class FactEvaluator(CognitiveEvaluator):
                 ctx,
                 evaluator=self.name,
                 model=self.model,
-                names=_introduced(outcome.value.names, fresh, ctx),
+                names=await self._names(outcome.value.names, fresh, ctx),
             )
             filled = await self._fill(ctx, updates_in(outcome.value, self.schemas), fresh)
             if wishes.carried.asking:
@@ -271,6 +271,23 @@ class FactEvaluator(CognitiveEvaluator):
         if self.schemas:
             done.data["profile_fields"] = filled["changed"]
         return done
+
+    async def _names(
+        self, given: Sequence[GivenName], fresh: Sequence[BaseMessage], ctx: EvalContext
+    ) -> list[Introduction]:
+        """The names that a model lists, and those of the speakers' own names that a message denies."""
+        names = _introduced(given, fresh, ctx)
+        said = [message for message in fresh if isinstance(message, HumanMessage) and message.id]
+        for speaker in {ctx.speaker_of(message) for message in said}:
+            known = await OwnNames(ctx.needed_store(), ctx.agent_id, speaker).own()
+            names += [
+                Introduction(name=name, source_message_ids=(str(message.id),), whose="not own")
+                for message in said
+                if ctx.speaker_of(message) == speaker
+                for name in dict.fromkeys([*known, *(one.name for one in names)])
+                if denies(text_of(message), name)
+            ]
+        return names
 
     async def _take_back(
         self, ctx: EvalContext, edited: Sequence[BaseMessage], claims: Sequence[Claim]
@@ -424,7 +441,11 @@ def _introduced(
             for id in (label(message.id), label(ctx.speaker_of(message))):
                 told[id] = (*told.get(id, ()), message.id)
     return [
-        Introduction(name=given.name.strip(), source_message_ids=told[id])
+        Introduction(
+            name=given.name.strip(),
+            source_message_ids=told[id],
+            whose="own" if given.is_own else "not own",
+        )
         for given in names
         if (id := meant(label(given.message_id), told))
     ]

@@ -191,7 +191,7 @@ Taken = Annotated[Asked, BeforeValidator(_a_message)]
 
 
 class GivenName(BaseModel):
-    """A name that the speaker of a message has given."""
+    """A name that the speaker of a message has given, or taken back."""
 
     name: Annotated[str, AfterValidator(_not_blank)] = Field(description="The name, as it was written.")
     message_id: Annotated[
@@ -202,6 +202,9 @@ class GivenName(BaseModel):
             validation_alias=AliasChoices("message_id", "message", "source_message_id", "id", "speaker"),
         ),
     ]
+    is_own: Annotated[bool, BeforeValidator(lambda given: _decision(given) is not False)] = Field(
+        True, description="False if the speaker says not to be called so."
+    )
 
 
 class Wishes(BaseModel):
@@ -305,9 +308,10 @@ Such a wish is no claim. Idioms ("forget Paris, we go to Rome"), reminders ("don
 quoted, pasted or told of somebody else ask you for nothing. Nobody may have facts about other people forgotten that
 others have told you."""
 _NAMES = """Say also under names, for each new message whose speaker says how they are called ("I'm Ada"), in whatever
-language, the name and the message_id. Leave out names of others, what is quoted or played, and a name under which the
-known facts tell of somebody else ("my friend Ada"). The subject of what such a speaker says about themselves is the
-speaker's id, not the name. If somebody else has the same name, the subject says so: "Ada (a friend)"."""
+language, the name and the message_id; is_own is false if they say that they are not called so. Leave out names of
+others, what is quoted or played, and a name under which the known facts tell of somebody else ("my friend Ada"). The
+subject of what such a speaker says about themselves is the speaker's id, not the name. If somebody else has the same
+name, the subject says so: "Ada (a friend)"."""
 _PENDING = (
     "The speaker {who} seems to have asked you to forget everything about them, and you have asked whether they mean "
     "it. forget_everything is true if they say so now, false if they do not want it, null if they have not answered."

@@ -71,10 +71,9 @@ class Ingestion:
         intake.forgotten, intake.asked = hidden.forgotten, hidden.asked
         fresh: list[Candidate] = []
         await self.ctx.look_up([*(claim.subject for claim in claims), *(one.name for one in names)])
-        introductions = intake.introductions(claims, names)
-        for speaker in intake.speakers(claims) | {given.speaker for given in introductions}:
-            intake.own_names[speaker] = [one.name for one in await self._names_of(speaker).all()]
-        for given in introductions:
+        for speaker in intake.speakers(claims, names):
+            intake.names[speaker] = await self._names_of(speaker).all()
+        for given in intake.introductions(claims, names):
             await self._introduced(given)
         for candidate in intake.admitted(claims):
             generation, known = await self.knowledge.exact(candidate)
@@ -109,24 +108,33 @@ class Ingestion:
         return OwnNames(self.knowledge.store, self.ctx.agent_id, speaker)
 
     async def _introduced(self, given: Introduction) -> None:
-        """Keep the name, unless it is another entity's. Facts that the speaker gave about
-        somebody of this name are about the speaker, unless the speaker is already known by another name."""
+        """Keep what a speaker says of a name, unless the name is another entity's. Facts that the speaker gave
+        about somebody of an own name are about the speaker, unless the speaker has told of another one of that
+        name, or is already known by another name."""
         if self.intake.is_taken(given):
             return
-        own = self.intake.own_names[given.speaker]
-        await self._names_of(given.speaker).note(given)
-        is_first = all(same_name(given.name, name) for name in own)
-        own.append(given.name)
-        if is_first:
-            await self._bring_home(given.speaker, given.name)
+        known = self.intake.names[given.speaker]
+        names = self._names_of(given.speaker)
+        await names.note(given)
+        self.intake.names[given.speaker] = await names.all()
+        is_other = any(
+            one.whose == ("another's" if same_name(one.name, given.name) else "own") for one in known
+        )
+        if given.whose == "own" and not is_other:
+            told = await self.knowledge.told_of(given.speaker, given.name)
+            await self._move(told, given.speaker, given.speaker)
+        if given.whose == "not own":
+            home = await self.knowledge.brought_home(given.speaker, given.name)
+            await self.knowledge.unlink(given.speaker, {known.fact.id for known in home})
+            await self._move(home, given.speaker, normal_form(given.name))
 
-    async def _bring_home(self, speaker: str, name: str) -> None:
-        """Make what a speaker has told of a name the speaker's own, compared with what else is known."""
-        told = await self.knowledge.told_of(speaker, name)
+    async def _move(self, records: Sequence[Known], speaker: str, subject: str) -> None:
+        """Make records of a speaker claims about `subject`, compared with what else is known of it."""
         writer = self.writer
         counted = writer.inserted, writer.reinforced
         fresh: list[Candidate] = []
-        for candidate in retold([known.fact for known in told], speaker, await self.knowledge.ids(speaker)):
+        ids = await self.knowledge.ids(speaker)
+        for candidate in retold([known.fact for known in records], speaker, subject, ids):
             if candidate.moved is not None and candidate.moved.state in CLOSED:
                 await writer.insert(candidate.moved, candidate)
                 continue
@@ -136,7 +144,7 @@ class Ingestion:
             else:
                 await writer.mention(same, candidate)
         await self._take_all(fresh)
-        for known in told:
+        for known in records:
             await self.knowledge.remove(known, speaker)
         writer.inserted, writer.reinforced = counted  # nothing of this is new
 

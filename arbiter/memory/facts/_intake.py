@@ -20,7 +20,16 @@ from arbiter.memory._records import Claim, Fact, Provenance, Sensitivity
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._dates import in_zone
 from arbiter.memory.facts._normal import caseless, normal_form, sentences
-from arbiter.memory.facts._own_names import Introduction, introduces, may_give, names_itself, same_name
+from arbiter.memory.facts._own_names import (
+    Introduction,
+    Whose,
+    introduces,
+    may_give,
+    names_itself,
+    said_of,
+    same_name,
+    tells_of_another,
+)
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.facts._rules import FactRules
 
@@ -95,36 +104,58 @@ class Intake:
         self.asked: Collection[str] = ()
         self.dropped_private = 0
         self.dropped_invalid = 0
-        self.own_names: dict[str, list[str]] = {}
-        """The names that speakers have given themselves."""
+        self.names: dict[str, list[Introduction]] = {}
+        """What speakers have said of names, their own and those of others, in the order in which they said it."""
         self._introducing: list[Introduction] = []
 
-    def speakers(self, claims: Iterable[Claim]) -> set[str]:
-        """The speakers of the messages that the claims come from, without the agent."""
-        ids = {id for claim in claims for id in claim.source_message_ids}
-        return {speaker for _, speaker in self.spoken(ids)} - {self.ctx.agent_id}
+    def speakers(self, claims: Iterable[Claim], names: Iterable[Introduction] = ()) -> set[str]:
+        """The speakers of the messages that the claims and names come from, without the agent."""
+        sources = [one.source_message_ids for one in claims] + [one.source_message_ids for one in names]
+        spoken = self.spoken({id for ids in sources for id in ids})
+        return {speaker for _, speaker in spoken} - {self.ctx.agent_id}
 
     def introductions(self, claims: Iterable[Claim], names: Iterable[Introduction]) -> list[Introduction]:
-        """The names that speakers give themselves, with their speakers: those that a model lists or gives as
-        the speaker's name, and subjects of claims with which the speaker has introduced itself."""
-        found = [(one.name, self.spoken(one.source_message_ids), may_give) for one in names]
+        """What speakers say of names, in the order in which they said it: of those that a model lists or gives as
+        the speaker's name, and of the subjects of claims."""
+        found: dict[Introduction, None] = {}
+
+        def add(name: str, spoken: Sequence[tuple[BaseMessage, str]], listed: Whose | None = None) -> None:
+            for message, speaker in spoken:
+                is_somebody = speaker not in (self.ctx.agent_id, *self.ctx.strangers.values())
+                if isinstance(message, HumanMessage) and is_somebody and not is_generic(name):
+                    for whose in said_of(text_of(message), name, listed):
+                        said = Introduction(
+                            name=name,
+                            speaker=speaker,
+                            source_message_ids=(str(message.id),),
+                            whose=whose,
+                        )
+                        found[said] = None
+
+        for one in names:
+            add(one.name, self.spoken(one.source_message_ids), one.whose)
         for claim in claims:
             spoken = self.spoken(claim.source_message_ids)
             if claim.value and names_itself(claim.slot) and self._is_own(claim, spoken):
-                found.append((claim.value, spoken, may_give))
-            if claim.subject:
-                found.append((claim.subject, self._before(spoken), introduces))
-        given = [
-            Introduction(name=name, speaker=speaker, source_message_ids=(str(message.id),))
-            for name, spoken, gives in found
-            for message, speaker in spoken
-            if isinstance(message, HumanMessage)
-            and speaker not in (self.ctx.agent_id, *self.ctx.strangers.values())
-            and not is_generic(name)
-            and gives(text_of(message), name)
+                add(claim.value, spoken, "own")
+            if claim.subject and not _is_secret(claim):
+                add(claim.subject, self._before(spoken))
+        given = sorted(found, key=lambda said: self.place(said.source_message_ids))
+        self._introducing = [
+            said for said in given if said.whose == "own" and not self._is_denied(said, given)
         ]
-        self._introducing = given
         return given
+
+    def _is_denied(self, said: Introduction, given: Iterable[Introduction]) -> bool:
+        """True if the speaker has said since then not to be called so."""
+        place = self.place(said.source_message_ids)
+        return any(
+            other.whose == "not own"
+            and other.speaker == said.speaker
+            and same_name(other.name, said.name)
+            and self.place(other.source_message_ids) > place
+            for other in (*given, *self.names.get(said.speaker, ()))
+        )
 
     def _is_own(self, claim: Claim, spoken: Sequence[tuple[BaseMessage, str]]) -> bool:
         """True if a claim is about its only speaker."""
@@ -173,7 +204,7 @@ class Intake:
             return None
         if normal_form(claim.claim) in sentences(self.ctx.character.bio):
             return None
-        if has_secret(claim.claim, subject=claim.subject, slot=claim.slot, value=claim.value):
+        if _is_secret(claim):
             self.dropped_private += 1
             return None
         # Patterns decide only if the model does not say.
@@ -253,11 +284,17 @@ class Intake:
         users = [speaker for speaker in speakers if speaker != self.ctx.agent_id]
         author = users[0] if users else self.ctx.entity_id
         named = self._with_id((claim.subject or "").strip())
+        scope, subject = self._resolved(claim, author, named)
+        if subject == author and self._means_another(author, named, claim.source_message_ids):
+            return author, normal_form(named)
+        return scope, subject
+
+    def _resolved(self, claim: Claim, author: str, named: str) -> tuple[str, str]:
         if not named:
             return author, author
         if self._introduces(author, named, claim.source_message_ids):
             return author, author
-        if any(same_name(named, own) for own in self.own_names.get(author, ())):
+        if any(same_name(named, own.name) for own in self.names.get(author, ()) if own.whose == "own"):
             others = called(named, self.ctx.entities) - {author}
             return (author, author) if not others else (author, normal_form(named))
         known = resolve(named, self.ctx.entities)
@@ -287,6 +324,24 @@ class Intake:
             for given in self._introducing
         )
 
+    def _means_another(self, author: str, name: str, message_ids: Collection[str]) -> bool:
+        """True if the author tells of somebody else of the same name in these messages: "my friend Ada", or Ada
+        alone after that."""
+        if not name or name == author or is_generic(name):
+            return False
+        said = [one for one in self.names.get(author, ()) if same_name(one.name, name)]
+        shared = any(one.whose == "another's" for one in said)
+        own = {
+            id for one in (*said, *self._introducing) if one.whose == "own" for id in one.source_message_ids
+        }
+        return any(
+            message.id not in own
+            and not introduces(text_of(message), name)
+            and (tells_of_another(text_of(message), name) or (shared and may_give(text_of(message), name)))
+            for message, speaker in self.spoken(message_ids)
+            if speaker == author
+        )
+
     @cached_property
     def _places(self) -> dict[str, int]:
         said = originals(self.ctx.messages)
@@ -314,6 +369,10 @@ def _is_claim(claim: Claim) -> bool:
         and len(claim.subject or "") <= _LONGEST_SUBJECT
         and claim.type in KINDS
     )
+
+
+def _is_secret(claim: Claim) -> bool:
+    return has_secret(claim.claim, subject=claim.subject, slot=claim.slot, value=claim.value)
 
 
 def _joined(one: Candidate, other: Candidate) -> Candidate:

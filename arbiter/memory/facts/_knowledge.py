@@ -4,12 +4,13 @@ a name that turns out to be the speaker's own."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from arbiter.memory._records import Claim, Fact, readable
+from arbiter.memory._records import Claim, Fact, Provenance, readable
 from arbiter.memory._tombstones import Everything, Tombstones
-from arbiter.memory.facts._changes import CLOSED, Mention, is_closed, may_be_used, says_alone
+from arbiter.memory.facts._changes import CLOSED, Mention, is_closed, may_be_used, says_alone, unlinked
 from arbiter.memory.facts._intake import Candidate
 from arbiter.memory.facts._normal import FactIds, normal_form, same_sense
 from arbiter.memory.facts._own_names import same_name
@@ -18,6 +19,8 @@ from arbiter.memory.stores import Link, MemoryStore, Namespace, Value, namespace
 from arbiter.memory.stores._words import overlap, words_of
 
 _MOST_GENERATIONS = 100
+TOLD_OF = "told_of"
+"""The part of a fact's origin with the name of whom it was told, before the speaker turned out to be called so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,14 +111,36 @@ class Knowledge:
     async def told_of(self, speaker: str, name: str) -> list[Known]:
         """The records that a speaker alone has told of somebody of that name, who takes no part; oldest
         first."""
+        return [
+            known
+            for known in await self._all_of(speaker)
+            if known.fact.subject != speaker
+            and same_name(known.fact.subject, name)
+            and {known.fact.speaker, *known.fact.speakers} == {speaker}
+        ]
+
+    async def brought_home(self, speaker: str, name: str) -> list[Known]:
+        """The records of a speaker that were told of somebody of that name first; oldest first."""
+        return [
+            known
+            for known in await self._all_of(speaker)
+            if known.fact.subject == speaker and same_name(str(known.fact.origin.get(TOLD_OF, "")), name)
+        ]
+
+    async def unlink(self, speaker: str, gone: Collection[str]) -> None:
+        """Let what these records of a speaker had replaced hold again."""
+        change = partial(Fact.altered, change=partial(unlinked, gone=gone, reopen=True))
+        for known in await self._all_of(speaker):
+            if known.fact.id not in gone and unlinked(known.fact, gone) is not known.fact:
+                ns = namespace(self.agent_id, known.kind, speaker)
+                await self.store.aupdate(ns, known.fact.id, change)
+
+    async def _all_of(self, speaker: str) -> list[Known]:
         found = [
             Known(kind=kind, fact=fact)
             for kind in ("facts", "status", "opinions")
             for entry in await self.store.alist(namespace(self.agent_id, kind, speaker))
             if (fact := Fact.read(entry.value)) is not None
-            and fact.subject != speaker
-            and same_name(fact.subject, name)
-            and {fact.speaker, *fact.speakers} == {speaker}
         ]
         return sorted(found, key=lambda known: known.fact.first_seen_at)
 
@@ -202,33 +227,39 @@ class Knowledge:
 # Another subject ----------------------------------------------------------------------------------
 
 
-def retold(facts: Sequence[Fact], speaker: str, made: FactIds) -> list[Candidate]:
-    """The records as claims of the speaker about itself, in the same order. Each has the record that takes
-    the place of the old one, with another id and subject, and links among these records."""
+def retold(facts: Sequence[Fact], speaker: str, subject: str, made: FactIds) -> list[Candidate]:
+    """The records, all of a speaker, as claims about `subject`, in the same order. Each has the record that takes
+    the place of the old one, with another id and subject, and links among these records only."""
     seen = Counter[str]()
     ids: dict[str, str] = {}
     for fact in facts:
         form = normal_form(fact.claim)
-        ids[fact.id] = made.of(speaker, fact.claim, seen[form])
+        ids[fact.id] = made.of(subject, fact.claim, seen[form])
         seen[form] += 1
-    return [_retold(fact, speaker, ids) for fact in facts]
+    return [_retold(fact, speaker, subject, ids) for fact in facts]
 
 
-def _retold(fact: Fact, speaker: str, ids: dict[str, str]) -> Candidate:
+def _retold(fact: Fact, speaker: str, subject: str, ids: dict[str, str]) -> Candidate:
+    links = (fact.supersedes, fact.superseded_by, fact.refines, *fact.contradicts, *fact.derived_from)
+    fact = unlinked(fact, {id for id in links if id is not None and id not in ids}, reopen=True)
+
     def new(id: str | None) -> str | None:
-        return None if id is None else ids.get(id, id)
+        return None if id is None else ids[id]
 
-    own = replace(
+    given: Provenance = "self_reported" if subject == speaker else "third_party"
+    before = {} if fact.subject == speaker else {TOLD_OF: fact.subject}
+    moved = replace(
         fact,
         id=ids[fact.id],
-        subject=speaker,
-        provenance="inferred" if fact.provenance == "inferred" else "self_reported",
-        confidence=_confidence(fact),
+        subject=subject,
+        provenance="inferred" if fact.provenance == "inferred" else given,
+        confidence=_confidence(fact, given),
         supersedes=new(fact.supersedes),
         superseded_by=new(fact.superseded_by),
         refines=new(fact.refines),
-        contradicts=tuple(ids.get(id, id) for id in fact.contradicts),
-        derived_from=tuple(ids.get(id, id) for id in fact.derived_from),
+        contradicts=tuple(ids[id] for id in fact.contradicts),
+        derived_from=tuple(ids[id] for id in fact.derived_from),
+        origin={**{key: value for key, value in fact.origin.items() if key != TOLD_OF}, **before},
     )
     return Candidate(
         claim=Claim(
@@ -240,9 +271,9 @@ def _retold(fact: Fact, speaker: str, ids: dict[str, str]) -> Candidate:
             valid_from=fact.valid_from,
             valid_to=fact.valid_to,
         ),
-        id=own.id,
+        id=moved.id,
         scope=speaker,
-        subject=speaker,
+        subject=subject,
         mention=Mention(
             sources=fact.source_message_ids,
             speaker=fact.speaker,
@@ -251,17 +282,17 @@ def _retold(fact: Fact, speaker: str, ids: dict[str, str]) -> Candidate:
             turn=fact.counted[-1] if fact.counted else "",
             visibility=fact.visibility,
         ),
-        provenance=own.provenance,
+        provenance=moved.provenance,
         sensitivity=fact.sensitivity,
-        moved=own,
+        moved=moved,
     )
 
 
-def _confidence(fact: Fact) -> float:
-    """The confidence of the same mentions, if the speaker had made them about itself."""
+def _confidence(fact: Fact, provenance: Provenance) -> float:
+    """The confidence of the same mentions, if the speaker had made them about the other subject."""
     if fact.provenance == "inferred":
         return fact.confidence
-    found = prior("self_reported")
+    found = prior(provenance)
     for _ in range(fact.mention_count - 1):
         found = after_mention(found, same_speaker=True)
-    return max(found, fact.confidence)
+    return max(found, fact.confidence) if provenance == "self_reported" else min(found, fact.confidence)

@@ -1,9 +1,12 @@
-"""The names that speakers give themselves: "I'm Ada" makes Ada the user."""
+"""The names that speakers give themselves: "I'm Ada" makes Ada the user, "I'm not Ada" takes that back, and "my
+friend Ada" is somebody else."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from arbiter.memory._entities import MAX_NAME
 from arbiter.memory._notes import Listed
@@ -12,34 +15,51 @@ from arbiter.memory.facts._normal import caseless
 from arbiter.memory.stores._words import words_of
 
 _MOST = 16
-"""Names kept for one entity, the latest."""
+"""Names kept for one entity, the latest: of its own, and of others."""
+
+
+Whose = Literal["own", "not own", "another's"]
+_OPPOSITE: dict[Whose, Whose] = {"own": "not own", "not own": "own"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduction(Record):
-    """A speaker has said in these messages to be called `name`."""
+    """A speaker has said in these messages to be called `name`; or not to be, or that somebody else is."""
 
     _tuples = ("source_message_ids",)
 
     name: str
     speaker: str = ""
     source_message_ids: tuple[str, ...] = ()
+    whose: Whose = "own"
 
 
 class OwnNames(Listed[Introduction]):
-    """The introductions of one entity. The names mean it in its own claims and nowhere else, because anybody may
-    give any name."""
+    """The introductions of one entity. Its own names mean it in its own claims and nowhere else, because anybody
+    may give any name."""
 
     kind, key, field = "own_names", "given", "names"
     member = Introduction
 
     async def note(self, given: Introduction) -> None:
+        """Keep what a speaker says of a name; whether it is their own holds as it was said last."""
+
         def noted(known: list[Introduction]) -> list[Introduction]:
-            ids = {id for one in known if same_name(one.name, given.name) for id in one.source_message_ids}
-            is_known = ids and ids.issuperset(given.source_message_ids)
-            return known if is_known else [*known, given][-_MOST:]
+            same = [one for one in known if same_name(one.name, given.name)]
+            over = [one for one in same if one.whose == _OPPOSITE.get(given.whose)]
+            left = [one for one in known if one not in over]
+            ids = {id for one in same if one.whose == given.whose for id in one.source_message_ids}
+            if ids and ids.issuperset(given.source_message_ids):
+                return left
+            alike = [one for one in left if one.whose == given.whose]
+            full = alike[: max(len(alike) + 1 - _MOST, 0)]
+            return [*(one for one in left if one not in full), given]
 
         await self.change(noted)
+
+    async def own(self) -> list[str]:
+        """The names that the entity gives itself."""
+        return [one.name for one in await self.all() if one.whose == "own"]
 
     async def forget(self, message_ids: Collection[str] | None = None) -> None:
         """Forget the names given in these messages; by default all."""
@@ -76,6 +96,7 @@ def names_itself(slot: str | None) -> bool:
 
 _BEFORE = 60
 _LONGEST = 4_000
+_PLACES = 64
 _PHRASES = (
     *("i am", "i'm", "im", "my name is", "my name's", "call me"),
     *("ich bin", "ich heiße", "ich heisse", "mein name ist", "ik ben", "ik heet", "mijn naam is"),
@@ -86,12 +107,46 @@ _PHRASES = (
     *("jestem", "nazywam się", "mam na imię", "jmenuji se", "меня зовут", "я", "мене звати"),
     *("benim adım", "adım", "我叫", "我是", "我的名字是", "我的名字叫", "私は", "僕は", "저는", "제 이름은"),
 )
+_DENIALS = (
+    *("i am not", "i'm not", "im not", "my name is not", "my name isn't", "my name's not", "don't call me"),
+    *(
+        "ich bin nicht",
+        "ich heiße nicht",
+        "ich heisse nicht",
+        "mein name ist nicht",
+        "ik ben niet",
+        "ik heet niet",
+    ),
+    *("je ne suis pas", "je suis pas", "je ne m'appelle pas", "je m'appelle pas", "no soy", "yo no soy"),
+    *("no me llamo", "non sono", "non mi chiamo", "não sou", "eu não sou", "não me chamo", "jag heter inte"),
+    *("jag är inte", "jeg heter ikke", "jeg hedder ikke", "jeg er ikke", "nie jestem", "nie nazywam się"),
+    *("меня зовут не", "меня не зовут", "я не", "мене звати не", "我不叫", "我不是", "我的名字不是"),
+)
 _ARTICLES = ("the", "die", "der", "a", "o")
 _GREETINGS = words_of(
     "hi hello hey hallo hei hej hola salut bonjour ciao olá oi moin servus there all und and"
 )
+_TAKING_BACK = words_of("no nope wait sorry actually oh well but nein doch aber non mais pero ma mas но")
 _OPENING = ".!?,;:-–—。！？，、"
 _OF_ANOTHER = ("'s", "の", "的", "의")
+_POSSESSIVES = (
+    "my|our|his|her|their|(?:mein|unser|sein|ihr)(?:e|en|em|er|es)?|mij?n|onze|zijn|haar|mon|ma|mes|notre|son|sa|"
+    "mi|mis|nuestr[oa]|su|mio|mia|nostr[oa]|suo|sua|meu|minha|seu|noss[oa]|min|mitt|vår|hans|hennes|hendes|m[oó]j|"
+    "moja|мой|моя|мо[йї]|наш|наша|его|её|benim|내|제|우리"
+)
+_ANOTHERS_BEFORE = re.compile(
+    rf"\b(?:{_POSSESSIVES}) (?P<who>[^\W\d]+(?:[ -][^\W\d]+)?),? ?$"
+    r"|\b(?:an?|eine?n?|een|une?|una?|um|uma|en|ett|et) (?P<a>[^\W\d]+(?: of mine)?),?"
+    r" (?:called|named|namens|llamad[oa]|chamad[oa]|chiamat[oa]|appelée?|genaamd|som heter|der hedder) $"
+    r"|(?:我的?|我们的?|她的?|他的?|私の|僕の|俺の)(?P<cjk>[^\W\d是叫]{1,4}?)の?$"
+)
+_ANOTHERS_AFTER = re.compile(
+    rf"(?:,| is| ist| es| est| è| é| är| er)? (?:{_POSSESSIVES}|an?) (?P<who>[^\W\d]+)|は(?:私|僕|俺)の(?P<cjk>\w+)"
+)
+_NAMING = re.compile("nam|nom|имя|зовут|isim|adım|名|이름")
+_TOO = re.compile(
+    r",? ?(?:too|also|as well|auch|también|aussi|anche|também|ook|också|også|też|тоже|也|도|も)(?!\w)"
+)
 
 
 def introduces(text: str, name: str) -> bool:
@@ -100,19 +155,54 @@ def introduces(text: str, name: str) -> bool:
     This is for models that do not list the speakers who introduce themselves; it does not find every
     introduction.
     """
+    return any(_opens(before, _PHRASES, _GREETINGS) for before, _ in _places_of(text, name))
+
+
+def denies(text: str, name: str) -> bool:
+    """True if a message begins a sentence with "I'm not Ada", in as many languages."""
+    after_these = _GREETINGS | _TAKING_BACK
+    return any(_opens(before, _DENIALS, after_these) for before, _ in _places_of(text, name))
+
+
+def tells_of_another(text: str, name: str) -> bool:
+    """True if a message tells of somebody else of that name: "my friend Ada", "Ada is my sister", "I'm Ada too"."""
+    return any(_is_anothers(before, after) for before, after in _places_of(text, name))
+
+
+def said_of(text: str, name: str, listed: Whose | None = None) -> tuple[Whose, ...]:
+    """What a message says of a name. A model has `listed` it as the speaker's own, or as not."""
+    another = tells_of_another(text, name)
+    found: list[Whose] = ["another's"] if another else []
+    if introduces(text, name) and listed != "not own":
+        found.append("own")
+    elif denies(text, name):
+        found.append("not own")
+    elif listed is not None and may_give(text, name) and not another:
+        found.append(listed)
+    return tuple(found)
+
+
+def _places_of(text: str, name: str) -> Iterator[tuple[str, str]]:
+    """The text of the line before and after each place where that name stands, of the first places."""
     wanted = caseless(name)
-    return bool(wanted) and any(_gives(line, wanted) for line in text[:_LONGEST].splitlines())
+    left = _PLACES
+    for line in text[:_LONGEST].splitlines() if wanted else ():
+        said = caseless(line).replace("\u2019", "'")
+        at = said.find(wanted)
+        while at >= 0 and left > 0:
+            left -= 1
+            before, after = said[:at], said[at + len(wanted) :]
+            if _ends(after):
+                yield before, after
+            at = said.find(wanted, at + 1)
 
 
-def _gives(line: str, wanted: str) -> bool:
-    said = caseless(line).replace("\u2019", "'")
-    at = said.find(wanted)
-    while at >= 0:
-        after = said[at + len(wanted) :]
-        if _ends(after) and _opens(said[:at]):
-            return True
-        at = said.find(wanted, at + 1)
-    return False
+def _is_anothers(before: str, after: str) -> bool:
+    found = _ANOTHERS_BEFORE.search(before[-_BEFORE:]) or _ANOTHERS_AFTER.match(after[:_BEFORE])
+    if found is not None:
+        return not any(part and _NAMING.search(part) for part in found.groups())
+    opens = _opens(before, _PHRASES, _GREETINGS)
+    return opens and _TOO.match(after) is not None
 
 
 def _ends(after: str) -> bool:
@@ -121,18 +211,18 @@ def _ends(after: str) -> bool:
     return not goes_on and not after.startswith(_OF_ANOTHER)
 
 
-def _opens(before: str) -> bool:
-    """True if the text before a name is a greeting and a phrase of introduction, at the beginning of a
-    sentence."""
+def _opens(before: str, phrases: Collection[str], leading: Collection[str]) -> bool:
+    """True if the text before a name ends with one of the phrases, at the beginning of a sentence or after one of
+    the `leading` words."""
     head = before[-_BEFORE:].rstrip()
     words = head.rsplit(" ", 1)
     if len(words) == 2 and words[1] in _ARTICLES:
         head = words[0]
-    for phrase in _PHRASES:
+    for phrase in phrases:
         if head.endswith(phrase):
             rest = head.removesuffix(phrase).rstrip()
             if not rest:
                 return len(before) <= _BEFORE
-            if rest[-1] in _OPENING or rest.split()[-1] in _GREETINGS:
+            if rest[-1] in _OPENING or rest.split()[-1] in leading:
                 return True
     return False
