@@ -35,7 +35,7 @@ from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, RunHistory
 from arbiter.memory._characters import Character
 from arbiter.memory._context import EvalContext, NotAvailableError
-from arbiter.memory._conversation import Shown, heard, originals, responded, text_of, window
+from arbiter.memory._conversation import Shown, counts, heard, originals, responded, text_of, window
 from arbiter.memory._entities import Entities, Entity, participants
 from arbiter.memory._evaluators import CognitiveEvaluator
 from arbiter.memory._notes import key_of_messages
@@ -66,7 +66,10 @@ from arbiter.memory._turns import (
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._bin import empty_bins
+from arbiter.memory.facts._commands import hastens
+from arbiter.memory.facts._extraction import LONGEST
 from arbiter.memory.facts._own_names import OwnNames
+from arbiter.memory.facts._wishes import command_of
 from arbiter.memory.providers._provider import ProviderContext, query_of
 from arbiter.memory.selection import Strategy, check_selectable, normal, select
 from arbiter.memory.stores import LockProvider, MemoryStore
@@ -199,6 +202,8 @@ class EvaluationCycle(EvaluatorGroup):
         self._keys: weakref.WeakKeyDictionary[MemoryStore, bytes] = weakref.WeakKeyDictionary()
         self._own_key = secrets.token_bytes(16)
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._busy: set[str] = set()
+        """The rooms with a turn under way."""
         self._reports = Told()
         self._bins_emptied_at: datetime | None = None
         self._members: tuple[NodeEvaluator, ...] = ()
@@ -276,13 +281,19 @@ class EvaluationCycle(EvaluatorGroup):
         """Take a turn through the stages, on Arbiter's own event loop. Never raises."""
         try:
             # Before the first wait: turns of a room keep the order in which they ended.
-            async with self._turn_of(turn.place.thread_id or self._room_of_run(_run_of(turn.run.history))):
-                ctx = await self._context_of(turn)
-                with ambient(turn.run.config):
-                    await self._empty_bins(ctx)
-                    outcome = await self._run(turn.evaluators, ctx)
-                self._quiet.heard(ctx, self._left(turn.evaluators, ctx, outcome))
-                return outcome
+            room_id = turn.place.thread_id or self._room_of_run(_run_of(turn.run.history))
+            async with self._turn_of(room_id):
+                self._busy.add(room_id)
+                try:
+                    ctx = await self._context_of(turn)
+                    with ambient(turn.run.config):
+                        await self._empty_bins(ctx)
+                        await self._read_others_first(ctx)
+                        outcome = await self._run(turn.evaluators, ctx)
+                    self._quiet.heard(ctx, self._left(turn.evaluators, ctx, outcome))
+                    return outcome
+                finally:
+                    self._busy.discard(room_id)
         except BaseException as exc:  # also exceptions that would end the event loop
             # Without its text, which may quote what somebody said.
             problem = f"{type(exc).__name__} in the cycle"
@@ -314,9 +325,32 @@ class EvaluationCycle(EvaluatorGroup):
                 "forgotten records that can no longer be undone were not deleted: %s", type(exc).__name__
             )
 
+    async def _read_others_first(self, ctx: EvalContext) -> None:
+        """Before a message that may ask to forget something: read what its speaker has said in other threads of
+        this process and nobody has read, which would teach it again."""
+        new = {message.id for message in ctx.new_messages}
+        asking: dict[str, None] = {}
+        for message in reversed(originals(ctx.messages)):
+            if isinstance(message, HumanMessage):
+                # A plain command to forget everything, or the last message, says itself how far it goes.
+                if hastens(text_of(message), limit=LONGEST) and command_of(message) is None:
+                    asking[ctx.speaker_of(message)] = None
+            elif counts(message) and message.id not in new:
+                break
+        for speaker in asking:
+            # A turn under way does this itself, so two of them must not wait for each other.
+            others = self._quiet.ahead_of(
+                speaker, lambda room_id: room_id not in self._busy, self.handler_timeout_s
+            )
+            try:
+                await others
+            except Exception as exc:
+                _log.warning("other threads of a user could not be read first: %s", type(exc).__name__)
+
     def renew(self) -> None:
         """Reset the locks of turns after a fork: running and waiting turns belong to the parent process."""
         self._turns = weakref.WeakValueDictionary()
+        self._busy = set()
 
     # Called by providers
 

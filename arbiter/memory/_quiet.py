@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 
 from arbiter._threads.deadlines import LOOP, within
 from arbiter._threads.exits import hold, let_go
@@ -69,6 +69,11 @@ class Held:
     again_in: float | None = None
     """Seconds after which a failed attempt may be repeated, if there was one."""
 
+    def hears(self, speaker: str) -> bool:
+        """True if that speaker has spoken in the thread."""
+        said = (message for message in self.ctx.messages if isinstance(message, HumanMessage))
+        return any(self.ctx.speaker_of(message) == speaker for message in said)
+
 
 Work = Callable[[Held], Coroutine[Any, Any, Processed]]
 
@@ -89,7 +94,7 @@ class Quiet:
         self._failed: list[Held] | None = None
         """While `drain` runs, the threads that will wait again."""
         self._known: OrderedDict[str, None] = OrderedDict()
-        self._running: dict[asyncio.Task[Processed], str] = {}
+        self._running: dict[asyncio.Task[Processed], Held] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._given_up = 0
 
@@ -142,6 +147,14 @@ class Quiet:
         self._set_timer()
         return held
 
+    async def ahead_of(self, speaker: str, is_free: Callable[[str], bool], timeout: float | None) -> None:
+        """Work through the threads in which that speaker has spoken, as far as their rooms are free: before
+        something is forgotten, because what is unread would teach it again."""
+        known = [*self._rooms.values(), *self._running.values()]
+        theirs = [held for held in known if is_free(held.ctx.room_id) and held.hears(speaker)]
+        ids = {id(held) for held in theirs}
+        await self._worked_off(lambda held: id(held) in ids, timeout)
+
     def uses(self, thing: object) -> bool:
         """True if a thread waits for a store that is `thing`."""
         stores = (held.ctx.store for held in list(self._rooms.values()))
@@ -158,23 +171,28 @@ class Quiet:
             return False
 
     async def _drained(self, timeout: float | None) -> bool:
-        loop = asyncio.get_running_loop()
-        end = None if timeout is None else loop.time() + timeout
         failed = self._failed = [] if self._failed is None else self._failed
         try:
-            while self.pending:
-                for held in self._rooms.values():  # also of turns that have ended meanwhile
-                    held.due = 0.0
-                self._begin()
-                left = None if end is None else end - loop.time()
-                if left is not None and left <= 0:
-                    return False
-                await asyncio.wait(set(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            return True
+            return await self._worked_off(lambda held: held.due < math.inf, timeout)
         finally:
             self._failed = None
             for held in failed:
                 self.again(held)
+
+    async def _worked_off(self, wanted: Callable[[Held], bool], timeout: float | None) -> bool:
+        """Work through the wanted threads, also those of turns that end meanwhile. False if the time was too
+        short."""
+        loop = asyncio.get_running_loop()
+        end = None if timeout is None else loop.time() + timeout
+        while any(map(wanted, (*self._rooms.values(), *self._running.values()))):
+            for held in filter(wanted, self._rooms.values()):
+                held.due = 0.0
+            self._begin()
+            left = None if end is None else end - loop.time()
+            if left is not None and left <= 0:
+                return False
+            await asyncio.wait(set(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        return True
 
     def _hasten(self, ctx: EvalContext, now: float, quiet_s: float) -> None:
         """Let other quiet threads of the same user come first: the new one may speak of the same."""
@@ -219,17 +237,18 @@ class Quiet:
         while (held := self._next()) is not None and len(self._running) < AT_ONCE:
             if held.due > loop.time():
                 break
-            room_id = held.ctx.room_id
-            self._rooms.pop(room_id)
+            self._rooms.pop(held.ctx.room_id)
             task = loop.create_task(self._work(held))
-            self._running[task] = room_id
+            self._running[task] = held
             task.add_done_callback(self._ended)
         self._set_timer()
 
     def _ended(self, task: asyncio.Task[Processed]) -> None:
-        room_id = self._running.pop(task, "")
+        held = self._running.pop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.warning("the quiet thread %r could not be worked through: %s", room_id, type(error).__name__)
+            _log.warning(
+                "the quiet thread %r could not be worked through: %s", held.ctx.room_id, type(error).__name__
+            )
         self._set_timer()
 
 

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -588,14 +589,14 @@ def test_a_wish_that_is_read_twice_confirms_nothing(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_was_said_before_a_wish_to_forget_everything_does_not_answer_it() -> None:
-    """Two quiet threads are read after the wish in a third one."""
-    talk = Talk({"first": claims(OSLO), "wipe": everything(True), "yes": everything(True)})
-    talk.cycle.conversation_length = 32
-    talk.say("first things", room="a").say("hello", room="b")
+    """Two quiet threads of another process are read after the wish in a third one."""
+    talk = Talk({"wipe": everything(True), "yes": everything(True)})
+    other = Talk({"first": claims(OSLO)}, store=talk.store, clock=talk.clock, conversation_length=32)
+    other.say("first things", room="a").say("hello", room="b")
     talk.clock.pass_by(minutes=1)
     talk.say("Could you wipe all you have on me?")
     for room in ("a", "b"):
-        assert talk.memory.process(room).evaluators
+        assert other.memory.process(room).evaluators
     assert talk.known() == [OSLO]
     assert talk.say("yes, do").known() == []
 
@@ -737,6 +738,46 @@ def test_a_quiet_thread_from_before_is_not_learned_from_afterwards(elsewhere: bo
         talk.memory.process("a")
     assert talk.known() == []
     assert "Oslo" not in talk.dump()
+
+
+@pytest.mark.parametrize("after_idle_s", [60, None])
+@pytest.mark.parametrize("known_before", [True, False])
+def test_an_unread_message_of_another_thread_does_not_teach_again(
+    any_store: BaseStore, after_idle_s: float | None, known_before: bool
+) -> None:
+    """It is read first, so that the wish means what it says, too; what else it says is learned."""
+    talk = Talk(
+        {"Oslo": claims(OSLO), "Pixel": claims(CAT), "where I live": forget("Oslo")},
+        store=any_store,
+        conversation_length=32,
+        after_idle_s=after_idle_s,
+    )
+    if known_before:
+        talk.memory.remember("ada", OSLO)
+    talk.say("I live in Oslo, with my cat Pixel", room="a").say("I sail in Bergen", user="bob", room="c")
+    assert not talk.model.calls
+    talk.say("Please forget where I live", room="b")
+    assert talk.known() == [CAT]
+    assert "Bergen" not in talk.prompts  # another user's thread waits on
+    talk.arbiter_os.drain(10)
+    talk.memory.process("a")
+    assert talk.known() == [CAT]
+
+
+def test_two_wishes_at_once_do_not_wait_for_each_other() -> None:
+    """Each is in a thread whose earlier messages are unread."""
+    talk = Talk(
+        {"Oslo": claims(OSLO), "where I live": off_record("a", "b")},
+        conversation_length=32,
+        after_idle_s=None,
+    )
+    for room in ("a", "b"):
+        talk.say("I live in Oslo", room=room, id=room)
+    with ThreadPoolExecutor(2) as pool:
+        said = [pool.submit(talk.say, "Please forget where I live", room=room) for room in ("a", "b")]
+        for each in said:
+            each.result(20)
+    assert talk.known() == []
 
 
 @pytest.mark.parametrize("model", [True, False])
