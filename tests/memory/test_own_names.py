@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from arbiter.memory import open_store
+from arbiter.memory import FactRules, open_store
 from arbiter.memory.facts._own_names import denies, introduces, tells_of_another
 from tests.memory.dialogue_support import Chat, fact, status, texts
 
@@ -269,6 +270,28 @@ async def test_a_friend_who_is_mentioned_after_the_users_name_stays_a_friend() -
         await chat.say("Hi, I'm Ada.")
         await chat.say("My friend Ada lives in Rome.")
         assert [one.subject for one in await chat.facts()] == ["Ada"]
+
+
+@pytest.mark.parametrize("everything", [False, True])
+async def test_a_name_is_back_when_its_forgetting_is_undone(any_store: BaseStore, everything: bool) -> None:
+    """Beside one that was given meanwhile."""
+    chat = Chat(
+        {"Rome": fact("User lives in Rome"), "jazz": fact("Ada likes jazz", subject="Ada")},
+        store=any_store,
+        fact_rules=FactRules(undo_within=timedelta(days=1)),
+        says={"Eve": {"names": {"name": "Eve"}}, **IS_ADA},
+    )
+    memory = chat.cycle.memory
+    await chat.say("My name is Ada, I live in Rome")
+    await memory.aforget("user-1", None if everything else "Rome")
+    assert (await memory.aexport("user-1"))["own_names"] == []
+    chat.pass_by(hours=1)
+    await chat.say("They also say Eve to me")
+    assert await memory.aundo("user-1") == 1
+    names = [one["name"] for part in (await memory.aexport("user-1"))["own_names"] for one in part["names"]]
+    assert names == ["Ada", "Eve"]
+    await chat.say("I like jazz", room="elsewhere")
+    assert (await chat.fact("Ada likes jazz")).subject == "user-1"
 
 
 @pytest.mark.parametrize("listed", [False, True])

@@ -12,6 +12,7 @@ from arbiter.memory._records import Fact, Record, Records, readable
 from arbiter.memory._tombstones import Everything, Tombstones
 from arbiter.memory.facts._changes import ending
 from arbiter.memory.facts._normal import normal_form
+from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 
@@ -132,6 +133,12 @@ class Bin(Records):
             written = value is None
             if value is not None and "fields" in saved:  # a profile, of which only some fields were forgotten
                 return {**value, "fields": {**saved["fields"], **value["fields"]}}
+            if value is not None and ns[2] == OwnNames.kind:  # of which only some were forgotten
+                names = [*saved[OwnNames.field], *value[OwnNames.field]]
+                return {
+                    **value,
+                    OwnNames.field: [name for at, name in enumerate(names) if name not in names[:at]],
+                }
             return saved if value is None else value
 
         related = Related(self.store, self.agent_id)

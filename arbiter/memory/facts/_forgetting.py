@@ -102,8 +102,7 @@ class Forgetting:
         if self.gone:
             await self._unlink(reopen=wanted.edited)
         messages = {id for ids in rooms.values() for id in ids}
-        names = OwnNames(self.store, self.agent_id, self.entity_id)
-        await names.forget(None if wanted.everything else messages)
+        await self._forget_names(None if wanted.everything else messages)
         await self._forget_profiles(wanted, messages)
         await self._forget_thoughts(wanted, rooms)
         await self._forget_relationships(wanted)
@@ -182,6 +181,20 @@ class Forgetting:
         await self._delete([(ns, entry.key, entry.value) for entry in await self.store.alist(ns)])
 
     # What mentions them
+
+    async def _forget_names(self, messages: Collection[str] | None) -> None:
+        """Forget the names given in these messages, or all."""
+        names = OwnNames(self.store, self.agent_id, self.entity_id)
+        gone = [
+            one
+            for one in await names.all()
+            if messages is None or not {*messages}.isdisjoint(one.source_message_ids)
+        ]
+        if gone:
+            await self._into_bin(
+                [(names.space, names.key, {names.field: [one.to_value() for one in gone]})], {}
+            )
+            await names.remove(gone)
 
     async def _forget_profiles(self, wanted: Wanted, messages: Collection[str]) -> None:
         profiles = Profiles(self.store, self.agent_id, self.entity_id, self.rules, self.now)

@@ -61,16 +61,8 @@ class OwnNames(Listed[Introduction]):
         """The names that the entity gives itself."""
         return [one.name for one in await self.all() if one.whose == "own"]
 
-    async def forget(self, message_ids: Collection[str] | None = None) -> None:
-        """Forget the names given in these messages; by default all."""
-        gone = None if message_ids is None else {*message_ids}
-
-        def kept(known: list[Introduction]) -> list[Introduction] | None:
-            return [
-                one for one in known if gone is not None and gone.isdisjoint(one.source_message_ids)
-            ] or None
-
-        await self.change(kept)
+    async def remove(self, gone: Collection[Introduction]) -> None:
+        await self.change(lambda known: [one for one in known if one not in gone] or None)
 
 
 def same_name(one: str, other: str) -> bool:
