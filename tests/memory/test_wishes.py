@@ -62,7 +62,7 @@ def forget(*words: str, named: bool = True, **parts: Any) -> Reading:
     """Wants those known facts forgotten whose claim has one of the words, and says the other `parts`."""
 
     def read(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
-        ids = [id for id, claim in known.items() if any(word in claim for word in words)]
+        ids = [id for id, claim in known.items() if any(word in claim for word in words)] or ["unlisted"]
         asked = [{"id": id, "message_id": said[0]} for id in ids] if named else ids
         return {"forget": asked, **parts}
 
@@ -279,6 +279,17 @@ def test_a_wish_may_mean_one_of_many_records() -> None:
     talk.clock.pass_by(days=1)
     talk.say("my list").say("Forget my salary")
     assert talk.known() == sorted(texts)
+
+
+def test_a_wish_that_no_table_knows_may_mean_one_of_many_records(any_store: BaseStore) -> None:
+    """The model does not see the record, and says so; then it is shown more."""
+    talk = Talk({"Ne tartsd": forget("Oslo")}, store=any_store)
+    talk.memory.remember("ada", OSLO)
+    talk.clock.pass_by(days=1)
+    for number in range(40):
+        talk.memory.remember("ada", f"User owns thing {number}")
+    talk.say("Ne tartsd nyilván, ahol lakom.")
+    assert (OSLO in talk.known(), talk.result.metadata["llm_calls"]) == (False, 2)
 
 
 def test_superseded_records_can_be_forgotten_too() -> None:

@@ -148,6 +148,12 @@ HASTENING = (
     # ar, fa, he, hi, id, vi, th
     *("انس", "احذف", "امسح", "فراموش", "پاک کن", "תשכח", "שכח", "מחק", "भूल", "हटा", "मिटा", "lupakan", "hapus"),
     *("quên", "xóa", "ลืม", "ลบ"),
+    # ur, bn, ta, te, sw, tl
+    *("بھول", "ভুলে", "মুছে", "மறந்து", "மறக்க", "நீக்கு", "మర్చిపో", "తొలగించ"),
+    *("sahau", "ondoa", "futa ", "kalimut", "burahin"),
+    # bg, sr and hr, sl, sk, ca, is, et, lv, lt
+    *("забрав", "изтри", "zaborav", "obriš", "pozabi", "izbriš", "zabudn", "vymaž", "oblid", "esborra"),
+    *("gleym", "eyddu", "unusta", "kustuta", "aizmirst", "izdzēs", "pamirš", "ištrin"),
     # zh, ja, ko
     *("忘", "删", "刪", "清除", "抹掉", "消し", "消去", "削除", "잊", "삭제", "지워"),
 )  # fmt: skip

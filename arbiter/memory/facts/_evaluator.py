@@ -54,7 +54,7 @@ from arbiter.memory.facts._profiles import (
     updates_in,
     with_profiles,
 )
-from arbiter.memory.facts._wishes import Carried, WishBook, command_of
+from arbiter.memory.facts._wishes import Carried, WishBook, command_of, fact_of
 from arbiter.models import ChatModel, visible
 
 _log = logging.getLogger(__name__)
@@ -220,8 +220,7 @@ class FactEvaluator(CognitiveEvaluator):
             await edits.note(read)
             return _outcome(Ingested(), wishes.carried, calls=0)
         used = ctx.budget.used
-        known = await self._known(ctx, fresh)
-        outcome = await self._extracted(ctx, known, earlier, fresh)
+        known, outcome = await self._read(ctx, earlier, fresh)
         if outcome.value is None:
             is_wish = bool(await self._hasty(ctx, fresh))
             skipped = await cursors.fail(read, raised=outcome.raised or is_wish, again=bool(edited))
@@ -366,8 +365,29 @@ class FactEvaluator(CognitiveEvaluator):
         earlier = [message for message in shown if message.id not in ids and message.id not in hidden.asked]
         return earlier[-_CONTEXT:], fresh
 
-    async def _known(self, ctx: EvalContext, fresh: Sequence[BaseMessage]) -> list[Fact]:
-        """The facts for the prompt: those relevant to the messages, and many more of those who may ask to
+    async def _read(
+        self, ctx: EvalContext, earlier: Sequence[BaseMessage], fresh: Sequence[BaseMessage]
+    ) -> tuple[list[Fact], StructuredOutcome[ExtractedClaims | InferredClaims]]:
+        """The answer of the model, and the facts that it was shown."""
+        asking = await self._hasty(ctx, fresh)
+        known = await self._known(ctx, fresh, asking)
+        outcome = await self._extracted(ctx, known, earlier, fresh)
+        shown = {fact.id: fact for fact in known}
+        wishes = () if outcome.value is None else outcome.value.forget
+        if all(fact_of(wish.id, shown) for wish in wishes) or not ctx.budget.left:
+            return known, outcome
+        # Somebody asks, in words that no table has, to forget what the model was not shown.
+        speakers = {ctx.speaker_of(message) for message in fresh if isinstance(message, HumanMessage)}
+        more = await self._known(ctx, fresh, [*speakers])
+        if len(more) == len(known):
+            return known, outcome
+        again = await self._extracted(ctx, more, earlier, fresh)
+        return (known, outcome) if again.value is None else (more, again)
+
+    async def _known(
+        self, ctx: EvalContext, fresh: Sequence[BaseMessage], asking: Iterable[str]
+    ) -> list[Fact]:
+        """The facts for the prompt: those relevant to the messages, and many more of those who may be asking to
         forget something."""
         facts = facts_of(ctx)
         people = dict.fromkeys([ctx.entity_id, *(ctx.speaker_of(message) for message in fresh)])
@@ -377,7 +397,7 @@ class FactEvaluator(CognitiveEvaluator):
         known = await facts.relevant(known_of, query, room_id=ctx.room_id, limit=facts.rules.candidates)
         found = {fact.id: fact for fact in known}
         alone = {*people} <= {ctx.entity_id, ctx.agent_id}
-        for speaker in await self._hasty(ctx, fresh):
+        for speaker in asking:
             for fact in await facts.owned(speaker, query, limit=_KNOWN):
                 # A fact of another room is shown only where nobody else speaks.
                 if alone or fact.is_told_in(ctx.room_id):

@@ -299,8 +299,9 @@ For each claim:
 _LEFT_OUT = """Leave out passwords, keys, numbers of cards and identity papers, what somebody wants kept secret, and
 what the messages under "context only" say. If there is nothing to note, the list is empty."""
 _WANTED = """Next to the claims, say what the speakers of the new messages want you to forget, in whatever language:
-- forget: the known facts that a speaker asks you to forget or delete; for each its id, and as message_id the id of
-  the message that asks. If the same message says something new, that is a claim: "Forget Seattle, I live in Rome".
+- forget: the known facts that a speaker asks you to forget or delete; for each its id ("unlisted" if it is not among
+  those that you see), and as message_id the id of the message that asks. If the same message says something new,
+  that is a claim: "Forget Seattle, I live in Rome".
 - off_record: the ids of messages whose speaker does not want them remembered, says so in confidence, or takes them
   back; message_id is the message that says so, if it is another one.
 - forget_everything: true if the speaker of the newest message asks you to forget all that you know about them.

@@ -139,7 +139,7 @@ class WishBook:
         found: dict[str, _Asked] = {}
         for request in wishes.forget:
             asking = self._asking(request, humans, known, newest)
-            fact = shown.get(meant(request.id, shown)) or _saying(request.id, shown)
+            fact = fact_of(request.id, shown)
             if asking is None or fact is None or not self._is_theirs(fact, self.ctx.speaker_of(asking)):
                 self.carried.ignored += 1
                 continue
@@ -272,9 +272,10 @@ def _confirms(message: BaseMessage, pending: Pending | None) -> bool:
     return pending is not None and pending.message_id != message.id
 
 
-def _saying(claim: str, shown: Mapping[str, Fact]) -> Fact | None:
-    """The fact with these words: a model may write them for its id."""
-    return next((fact for fact in shown.values() if caseless(fact.claim) == caseless(claim)), None)
+def fact_of(named: str, shown: Mapping[str, Fact]) -> Fact | None:
+    """The fact with that id, or with these words: a model may write them for its id."""
+    known = shown.get(meant(named, shown))
+    return known or next((fact for fact in shown.values() if caseless(fact.claim) == caseless(named)), None)
 
 
 def command_of(message: BaseMessage) -> str | None:
