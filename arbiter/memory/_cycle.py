@@ -34,7 +34,7 @@ from arbiter.evaluation import EvaluatorGroup, FinishedRun, GroupOutcome, NodeEv
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, RunHistory
 from arbiter.memory._characters import Character
-from arbiter.memory._context import EvalContext, NotAvailableError
+from arbiter.memory._context import EvalContext, NotAvailableError, silent
 from arbiter.memory._conversation import Shown, counts, heard, originals, responded, text_of, window
 from arbiter.memory._entities import Entities, Entity, participants
 from arbiter.memory._evaluators import CognitiveEvaluator
@@ -699,7 +699,7 @@ class EvaluationCycle(EvaluatorGroup):
             context=None if runtime is None else runtime.context,
             config=config or {},
             clock=self.clock,
-            emit=_silent if runtime is None else _carefully(runtime.stream_writer),
+            emit=silent if runtime is None else _carefully(runtime.stream_writer),
             run_key=run_key,
             ended_at=turn.ended_at,
             budget=self._budget(turn, message),
@@ -855,10 +855,6 @@ def _config_here() -> RunnableConfig | None:
         return get_config()
     except RuntimeError:  # outside of a graph
         return None
-
-
-def _silent(chunk: Any) -> None:
-    return None
 
 
 def _carefully(write: Callable[[Any], None]) -> Callable[[Any], None]:
