@@ -338,14 +338,17 @@ class EvaluationCycle(EvaluatorGroup):
             elif counts(message) and message.id not in new:
                 break
         for speaker in asking:
-            # A turn under way does this itself, so two of them must not wait for each other.
-            others = self._quiet.ahead_of(
+            await self.read_waiting(speaker)
+
+    async def read_waiting(self, speaker: str) -> None:
+        """Work through the threads that wait and in which that speaker has spoken, on Arbiter's own event loop."""
+        try:
+            # Not of a room with a turn under way, so that two turns that forget never wait for each other.
+            await self._quiet.ahead_of(
                 speaker, lambda room_id: room_id not in self._busy, self.handler_timeout_s
             )
-            try:
-                await others
-            except Exception as exc:
-                _log.warning("other threads of a user could not be read first: %s", type(exc).__name__)
+        except Exception as exc:
+            _log.warning("threads that wait could not be read before a forgetting: %s", type(exc).__name__)
 
     def renew(self) -> None:
         """Reset the locks of turns after a fork: running and waiting turns belong to the parent process."""

@@ -64,6 +64,8 @@ class ProcessingCycle(Protocol):
         self, thread_id: str, *, user_id: str | None = None, messages: Sequence[Any] | None = None
     ) -> Processed: ...
 
+    async def read_waiting(self, speaker: str) -> None: ...
+
 
 def waiting(
     twin: Callable[Concatenate[Memory, P], Coroutine[Any, Any, T]],
@@ -134,7 +136,7 @@ class Memory:
             state = await graph.aget_state({"configurable": {"thread_id": thread_id}})
             messages = self._messages_of(thread_id, state)
         processing = self._processing.process(thread_id, user_id=user_id, messages=messages)
-        return await (processing if LOOP.is_here else asyncio.wrap_future(LOOP.submit(processing)))
+        return await _on_loop(processing)
 
     def process(
         self,
@@ -318,12 +320,15 @@ class Memory:
         With `query` the facts whose claim contains it in any case are deleted, with `id` that one fact, with
         neither all. Their vectors, the facts derived from them, the thoughts that rest on them, and their
         mentions in tags and metadata of relationships are deleted too. Deleting all facts also deletes every
-        relationship from and to the entity, and the thoughts about conversations that it took part in.
+        relationship from and to the entity, and the thoughts about conversations that it took part in. Unless all
+        is deleted, threads of the entity that wait in this process are read first: they might teach it again.
 
         Returns how many facts were deleted; the number has an `id` for `undo`. The messages that said a
         deleted fact teach it no more; a later message can. Goals and registered names stay, because the
         program set them; trust stays too, because it serves safety and holds only numbers and ids.
         """
+        if self.cycle is not None and (query or id):
+            await _on_loop(self.cycle.read_waiting(entity_id))
         return await self.fact_store.forget(entity_id, query, id=id)
 
     forget = waiting(aforget)
@@ -433,6 +438,11 @@ class Memory:
                 "Await its twin, such as afacts."
             )
         return LOOP.submit(coroutine).result()
+
+
+async def _on_loop(work: Coroutine[Any, Any, T]) -> T:
+    """The result of work on Arbiter's own event loop, from any loop."""
+    return await (work if LOOP.is_here else asyncio.wrap_future(LOOP.submit(work)))
 
 
 def _check_one_of(method: str, name: str, value: str | None, kind: Any) -> None:

@@ -30,6 +30,7 @@ from arbiter.memory import (
     GoalEvaluator,
     ReflectionEvaluator,
     TrustEvaluator,
+    memory_tools,
     open_store,
 )
 from arbiter.memory._cursors import Cursors
@@ -772,6 +773,21 @@ def test_an_unread_message_of_another_thread_does_not_teach_again(
     assert "Bergen" not in talk.prompts  # another user's thread waits on
     talk.arbiter_os.drain(10)
     talk.memory.process("a")
+    assert talk.known() == [CAT]
+
+
+@pytest.mark.parametrize("by", ["program", "tool"])
+def test_a_program_forgets_what_waits_in_a_thread_too(by: str) -> None:
+    talk = Talk({"Oslo": claims(OSLO), "Pixel": claims(CAT)}, conversation_length=32)
+    home = talk.memory.remember("ada", OSLO)
+    talk.say("I live in Oslo, with my cat Pixel", room="a")
+    if by == "program":
+        assert talk.memory.forget("ada", "oslo") == 1
+    else:
+        [_, _, tool] = memory_tools(talk.cycle)
+        config: Any = {"configurable": {"thread_id": "b", "user_id": "ada"}}
+        assert "1" in tool.invoke({"ids": [home.id]}, config)
+    talk.arbiter_os.drain(10)
     assert talk.known() == [CAT]
 
 
