@@ -326,8 +326,8 @@ class EvaluationCycle(EvaluatorGroup):
             )
 
     async def _read_others_first(self, ctx: EvalContext) -> None:
-        """Before a message that may ask to forget something: read what its speaker has said in other threads of
-        this process and nobody has read, which would teach it again."""
+        """Read the threads that wait and in which the speaker of a possible wish to forget has spoken: their
+        unread messages would teach the forgotten facts again."""
         new = {message.id for message in ctx.new_messages}
         asking: dict[str, None] = {}
         for message in reversed(originals(ctx.messages)):
