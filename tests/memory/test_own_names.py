@@ -408,6 +408,8 @@ def test_somebody_else_of_a_name_is_recognised_in_many_languages(text: str) -> N
         "My name is Ada", "You can call me by my name, Ada", "my nickname: Ada", "Ada is my name", "Mein Name ist Ada",
         "mi nombre es Ada", "我的名字是Ada", "私の名前はAda", "My friends call me Ada", "Ada lives in Rome", "I'm Ada",
         "Mein Vorname lautet Ada", "me llamo Ada", "my friend Adam", "I'm Ada. Too bad that it rains", "",
+        "Ada is a doctor", "Ada, a doctor, is here", "Mi chiamo Ada", "ma sono Ada", "Ada is her own boss",
+        "I'm Ada, my dear",
     ],
 )  # fmt: skip
 def test_an_own_name_is_nobody_elses(text: str) -> None:

@@ -121,21 +121,25 @@ _GREETINGS = words_of(
 _TAKING_BACK = words_of("no nope wait sorry actually oh well but nein doch aber non mais pero ma mas но")
 _OPENING = ".!?,;:-–—。！？，、"
 _OF_ANOTHER = ("'s", "の", "的", "의")
-_POSSESSIVES = (
-    "my|our|his|her|their|(?:mein|unser|sein|ihr)(?:e|en|em|er|es)?|mij?n|onze|zijn|haar|mon|ma|mes|notre|son|sa|"
-    "mi|mis|nuestr[oa]|su|mio|mia|nostr[oa]|suo|sua|meu|minha|seu|noss[oa]|min|mitt|vår|hans|hennes|hendes|m[oó]j|"
-    "moja|мой|моя|мо[йї]|наш|наша|его|её|benim|내|제|우리"
+_MINE = (
+    "my|our|(?:mein|unser)(?:e|en|em|er|es)?|mij?n|onze|mon|ma|mes|notre|mi|mis|nuestr[oa]|mio|mia|nostr[oa]|meu|"
+    "minha|noss[oa]|min|mitt|vår|m[oó]j|moja|мой|моя|мо[йї]|наш|наша|benim|내|제|우리"
+)
+_THEIRS = (
+    "his|her|their|(?:sein|ihr)(?:e|en|em|er|es)?|zijn|haar|son|sa|su|suo|sua|seu|hans|hennes|hendes|его|её"
 )
 _ANOTHERS_BEFORE = re.compile(
-    rf"\b(?:{_POSSESSIVES}) (?P<who>[^\W\d]+(?:[ -][^\W\d]+)?),? ?$"
+    rf"\b(?:{_MINE}|{_THEIRS}) (?P<who>[^\W\d]+(?:[ -][^\W\d]+)?),? ?$"
     r"|\b(?:an?|eine?n?|een|une?|una?|um|uma|en|ett|et) (?P<a>[^\W\d]+(?: of mine)?),?"
     r" (?:called|named|namens|llamad[oa]|chamad[oa]|chiamat[oa]|appelée?|genaamd|som heter|der hedder) $"
     r"|(?:我的?|我们的?|她的?|他的?|私の|僕の|俺の)(?P<cjk>[^\W\d是叫]{1,4}?)の?$"
 )
 _ANOTHERS_AFTER = re.compile(
-    rf"(?:,| is| ist| es| est| è| é| är| er)? (?:{_POSSESSIVES}|an?) (?P<who>[^\W\d]+)|は(?:私|僕|俺)の(?P<cjk>\w+)"
+    rf"(?:,| is| ist| es| est| è| é| är| er)? (?:(?:{_MINE}) (?P<who>[^\W\d]+)|an? (?P<a>[^\W\d]+) of (?:mine|ours))"
+    r"|は(?:私|僕|俺)の(?P<cjk>\w+)"
 )
 _NAMING = re.compile("nam|nom|имя|зовут|isim|adım|名|이름")
+_OF_PHRASES = words_of(" ".join((*_PHRASES, *_DENIALS)))
 _TOO = re.compile(
     r",? ?(?:too|also|as well|auch|también|aussi|anche|também|ook|också|også|też|тоже|也|도|も)(?!\w)"
 )
@@ -190,11 +194,11 @@ def _places_of(text: str, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_anothers(before: str, after: str) -> bool:
+    if _opens(before, _PHRASES, _GREETINGS):
+        return _TOO.match(after) is not None
     found = _ANOTHERS_BEFORE.search(before[-_BEFORE:]) or _ANOTHERS_AFTER.match(after[:_BEFORE])
-    if found is not None:
-        return not any(part and _NAMING.search(part) for part in found.groups())
-    opens = _opens(before, _PHRASES, _GREETINGS)
-    return opens and _TOO.match(after) is not None
+    who = next(filter(None, found.groups()), "") if found else ""
+    return bool(who) and not _NAMING.search(who) and _OF_PHRASES.isdisjoint(words_of(who))
 
 
 def _ends(after: str) -> bool:
