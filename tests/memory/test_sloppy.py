@@ -102,6 +102,8 @@ WISHES: dict[str, Callable[[str], Any]] = {
     "its line": lambda id: [f"{id} (fact, about user-1): {CAT}"],
     "in brackets": lambda id: [f"[{id}]"],
     "in capitals": lambda id: [id.upper()],
+    "shortened": lambda id: [id[:8]],
+    "under ids": lambda id: {"ids": [id]},
     "a longer key": lambda id: [{"fact_id": id, "message_id": "m1"}],
     "the words of the fact": lambda id: ["user has a cat."],
     "a wrong message": lambda id: [{"id": id, "message_id": "2"}],

@@ -262,12 +262,23 @@ def test_reading_the_same_messages_again_does_not_bring_it_back() -> None:
     assert "I have a cat called Pixel" not in talk.model.prompt()
 
 
-def test_a_claim_that_repeats_the_wish_is_not_learned() -> None:
-    """A careless model lists what is to be forgotten as a claim."""
-    wish = "Please forget that I have a cat called Pixel"
-    talk = Talk({"I have a cat called Pixel": claims(CAT), wish: forget("Pixel")})
+@pytest.mark.parametrize(
+    "careless",
+    [
+        CAT,
+        "The user does not want their cat Pixel to be remembered",
+        "User asked to forget that they have a cat called Pixel",
+        "Der Nutzer möchte, dass Pixel vergessen wird",
+    ],
+)
+def test_a_claim_that_repeats_the_wish_is_not_learned(careless: str) -> None:
+    """A careless model lists what is to be forgotten as a claim, or the wish itself."""
+    wish = "Please forget that I have a cat called Pixel. I deleted my old account, too."
+    account = "User has deleted an old account"
+    talk = Talk({"I have a cat": claims(CAT), wish: [forget("Pixel"), claims(careless, account)]})
     talk.say("I have a cat called Pixel").say(wish)
-    assert talk.known() == []
+    assert talk.known() == [account]
+    assert "Pixel" not in talk.dump()
     assert talk.result.metadata["forgotten"] == 1
 
 

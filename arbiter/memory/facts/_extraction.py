@@ -165,9 +165,10 @@ def _a_message(given: Any) -> Any:
 
 
 def _listed(given: Any) -> list[Any]:
-    if given is None:
+    items: Any = given.get("ids", given) if isinstance(given, Mapping) else given
+    if items is None:
         return []
-    return [*given] if isinstance(given, list | tuple) else [given]
+    return [*items] if isinstance(items, list | tuple) else [items]
 
 
 def _decision(given: Any) -> bool | None:
@@ -391,17 +392,22 @@ def label(id: str) -> str:
 
 
 def meant(given: str | None, ids: Collection[str]) -> str:
-    """The one of `ids` that a model means: it may write "Message m1" or "[m1]" for m1. "" if none or several fit."""
+    """The one of `ids` that a model means: it may write "Message m1" or "[m1]" for m1, or shorten a long id. "" if
+    none or several fit."""
     if given is None or given in ids:
         return given or ""
     text = given[:_LONGEST_NAMING]
     found = [
         id for id in ids if id and re.search(rf"(?<![\w-]){re.escape(id)}(?![\w-])", text, re.IGNORECASE)
     ]
+    if not found and len(text) >= _SHORTENED:
+        found = [id for id in ids if id.lower().startswith(text.lower())]
     return found[0] if len(found) == 1 else ""
 
 
 _LONGEST_NAMING = 400
+_SHORTENED = 8
+"""Characters with which a model may shorten an id."""
 
 
 def called(id: str, ctx: EvalContext) -> str:

@@ -16,13 +16,16 @@ from arbiter.memory._conversation import counts, originals, text_of
 from arbiter.memory._records import Claim, Fact
 from arbiter.memory._tombstones import Pending
 from arbiter.memory.facts._changes import OPEN
-from arbiter.memory.facts._commands import plain_command
-from arbiter.memory.facts._extraction import Request, Wishes, label, meant
+from arbiter.memory.facts._commands import hastens, plain_command
+from arbiter.memory.facts._extraction import LONGEST, Request, Wishes, label, meant
 from arbiter.memory.facts._forgetting import Forgetting, Forgotten, Wanted
 from arbiter.memory.facts._normal import caseless
+from arbiter.memory.stores._words import words_of
 
 _ALL = 5
 """As many facts of a speaker, if the model names all that it was shown, are everything."""
+_SHORT = 3
+"""Words with no more characters say little about what a claim tells."""
 _PATIENCE = 2
 """Turns that may pass without an answer to the question whether to forget everything."""
 
@@ -250,20 +253,30 @@ class WishBook:
         return found
 
     def still_claimed(self, claims: Iterable[Claim]) -> list[Claim]:
-        """The claims without those that repeat what their own speaker has just had forgotten: claims with the
-        same words, or the same id, from messages up to the one that asked."""
+        """The claims without those that repeat what their own speaker has just had forgotten, from messages up to
+        the one that asked: claims with the same words, or the same id, and claims that tell of the wish itself."""
         gone, asking = self.carried.gone, self.carried.asking
         if not gone:
             return [*claims]
         places = {message.id: place for place, message in enumerate(originals(self.ctx.messages))}
         last = max((places[id] for id in asking if id in places), default=-1)
         ids = {fact.id for fact in gone}
-        words = {caseless(fact.claim) for fact in gone}
+        texts = {caseless(fact.claim) for fact in gone}
+        words = {word for text in texts for word in words_of(text) if len(word) > _SHORT}
+
+        def repeats(claim: Claim) -> bool:
+            text = caseless(claim.claim)
+            tells_of_the_wish = hastens(text, limit=LONGEST) or "remember" in text
+            return (
+                claim.known_id in ids
+                or text in texts
+                or (tells_of_the_wish and not words.isdisjoint(words_of(text) - {"user"}))
+            )
+
         return [
             claim
             for claim in claims
-            if not (claim.known_id in ids or caseless(claim.claim) in words)
-            or any(places.get(id, last + 1) > last for id in claim.source_message_ids)
+            if not repeats(claim) or any(places.get(id, last + 1) > last for id in claim.source_message_ids)
         ]
 
 
