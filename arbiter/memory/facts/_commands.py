@@ -134,6 +134,7 @@ HASTENING = (
     # en, de, nl, sv, da, no
     *("forget", "forgot", "delet", "erase", "remov", "wipe", "scrub", "un-remember", "unremember", "don't remember"),
     *("do not remember", "stop remembering", "don't keep", "do not keep", "don't store", "don't hold on to"),
+    *("frget", "foget", "scrap th", "scrap my", "strike th", "no longer keep", "shouldn't know", "should not know"),
     *("scratch that", "take that back", "drop the thing", "never bring up", "off the record"),
     *("confidential", "don't tell", "between us", "keep this", "private", "secret"),
     *("vergess", "vergiss", "lösch", "entfern", "merk dir", "unter uns", "vertraulich", "vergeet", "vergeten"),
