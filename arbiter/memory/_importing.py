@@ -34,6 +34,8 @@ _RECORDS: Mapping[str, type[Record]] = {
 }
 _OWN = {"trust": "profile", "own_names": "given", KEYS: "facts"}
 """Kinds with one record for each entity, and its key."""
+_NOBODY = "?"
+"""Stands for an entity without a usable id, to look for more mistakes."""
 _LISTS = (KEYS, *_RECORDS, PROFILES, "own_names", "tombstones")
 _MOST = 50
 
@@ -101,7 +103,7 @@ class Import:
             self.mistakes.append(f"{where}.{name}: there is no such field.{nearest(str(name), known)}")
         if not isinstance(entity_id, str) or not entity_id.strip():
             self.mistakes.append(f"{where}.entity_id: expected a non-empty text, got {entity_id!r:.80}.")
-            return
+            entity_id = _NOBODY
         now = self.clock().isoformat()
         seen = fields.get("first_seen_at", fields.get("last_seen_at", now))
         subject = fields.get("subject", entity_id)
@@ -131,7 +133,7 @@ class Import:
         entity_id = given.get("entity_id")
         if not isinstance(entity_id, str) or not entity_id.strip():
             self.mistakes.append(f"{where}entity_id: expected a non-empty text, got {entity_id!r:.80}.")
-            return
+            entity_id = _NOBODY
         if given.get("agent_id", self.agent_id) != self.agent_id:
             expected = f"expected {self.agent_id!r}, got {given['agent_id']!r:.80}"
             self.mistakes.append(f"{where}agent_id: {expected}. An export belongs to one agent.")
@@ -172,7 +174,7 @@ class Import:
             if record.agent_id != self.agent_id:
                 return f".agent_id: expected {self.agent_id!r}, got {record.agent_id!r:.80}"
             if not record.claim.strip() or len(record.claim) > LONGEST:
-                return f".claim: expected a text of at most {LONGEST:,} characters"
+                return f".claim: expected a text of 1 to {LONGEST:,} characters"
             if not 0 <= record.confidence <= 1:
                 return f".confidence: expected 0 to 1, got {record.confidence!r}"
             if has_secret(record.claim, subject=record.subject, slot=record.slot, value=record.value):

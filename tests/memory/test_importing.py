@@ -236,3 +236,12 @@ def test_an_unusable_key_is_a_mistake(key: Any) -> None:
     export = {**memory().export("ada"), "keys": [key]}
     with pytest.raises(ParameterError, match=r"keys\[0\]"):
         memory().import_(export)
+
+
+@pytest.mark.parametrize("who", [None, "", 7])
+def test_a_record_of_nobody_has_its_other_mistakes_listed_too(who: Any) -> None:
+    record = {"entity_id": who, "claim": " ", "state": "lost"}
+    with pytest.raises(ParameterError) as caught:
+        memory().import_([record, {"entity_id": who, "claim": " "}])
+    for mistake in ("records[0].entity_id", "records[0].state", "records[1].entity_id", "records[1].claim"):
+        assert mistake in str(caught.value)
