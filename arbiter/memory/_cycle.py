@@ -338,15 +338,17 @@ class EvaluationCycle(EvaluatorGroup):
             elif counts(message) and message.id not in new:
                 break
         for speaker in asking:
-            await self.read_waiting(speaker)
+            # Not in a room with a turn under way, so that two turns that forget never wait for each other.
+            await self._read_ahead(speaker, lambda room_id: room_id not in self._busy)
 
     async def read_waiting(self, speaker: str) -> None:
         """Work through the threads that wait and in which that speaker has spoken, on Arbiter's own event loop."""
+        # Not in a room that is worked on, because one of its evaluators may be calling.
+        await self._read_ahead(speaker, lambda room_id: not self._turn_of(room_id).locked())
+
+    async def _read_ahead(self, speaker: str, is_free: Callable[[str], bool]) -> None:
         try:
-            # Not of a room with a turn under way, so that two turns that forget never wait for each other.
-            await self._quiet.ahead_of(
-                speaker, lambda room_id: room_id not in self._busy, self.handler_timeout_s
-            )
+            await self._quiet.ahead_of(speaker, is_free, self.handler_timeout_s)
         except Exception as exc:
             _log.warning("threads that wait could not be read before a forgetting: %s", type(exc).__name__)
 

@@ -24,12 +24,14 @@ from langgraph.store.memory import InMemoryStore
 from arbiter import ArbiterOS
 from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.memory import (
+    EvalContext,
     EvaluationCycle,
     FactEvaluator,
     Memory,
     Processed,
     ReflectionEvaluator,
     _cursors,
+    evaluator,
     open_store,
 )
 from arbiter.memory import _quiet as quiet
@@ -434,3 +436,30 @@ def processed(chat: Chat, mode: str, thread: str, **given: Any) -> Processed:
 
 def quiet_of(chat: Chat) -> quiet.Quiet:
     return chat.cycle._quiet  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("on_the_loop", [True, False])
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_an_evaluator_may_forget_while_its_thread_is_worked_through(
+    on_the_loop: bool, is_quiet: bool
+) -> None:
+    """It does not wait for its own thread, also if that thread waits once more."""
+    chat = Chat(after_idle_s=None)
+    chat.cycle.memory.remember("ada", "User lives in Rome")
+
+    async def forgetting(ctx: EvalContext) -> None:
+        if is_quiet == ctx.quiet:
+            await chat.cycle.memory.aforget("ada", "Rome")
+
+    def blocking(ctx: EvalContext) -> None:
+        if is_quiet == ctx.quiet:
+            chat.cycle.memory.forget("ada", "Rome")
+
+    made = evaluator("FORGETS")(forgetting if on_the_loop else blocking)
+    made.when_quiet = True
+    chat.os.add_evaluator(made)
+    begun = time.monotonic()
+    chat.says("I live in Oslo", "hello")
+    chat.cycle.memory.process("room")
+    assert time.monotonic() - begun < 5
+    assert [fact.claim for fact in chat.cycle.memory.facts("ada")] == ["User: I live in Oslo"]
