@@ -165,7 +165,8 @@ def _a_message(given: Any) -> Any:
 
 
 def _listed(given: Any) -> list[Any]:
-    items: Any = given.get("ids", given) if isinstance(given, Mapping) else given
+    said = given
+    items = said.get("ids", said) if isinstance(given, Mapping) else said
     if items is None:
         return []
     return [*items] if isinstance(items, list | tuple) else [items]
