@@ -98,9 +98,6 @@ class Locks:
         """Drop all locks after a fork: their holders and waiters run in the parent process."""
         self._locks = {}
 
-    def __len__(self) -> int:
-        return len(self._locks)
-
     @asynccontextmanager
     async def hold(self, name: str) -> AsyncGenerator[None]:
         with self._guard:
