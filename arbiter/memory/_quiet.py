@@ -148,12 +148,21 @@ class Quiet:
         return held
 
     async def ahead_of(self, speaker: str, is_free: Callable[[str], bool], timeout: float | None) -> None:
-        """Work through the threads in which that speaker has spoken, as far as their rooms are free: before
-        something is forgotten, because what is unread would teach it again."""
-        known = [*self._rooms.values(), *self._running.values()]
-        theirs = [held for held in known if is_free(held.ctx.room_id) and held.hears(speaker)]
-        ids = {id(held) for held in theirs}
-        await self._worked_off(lambda held: id(held) in ids, timeout)
+        """Work through the threads in which that speaker has spoken, as far as their rooms are free and the time
+        allows: before something is forgotten, because what is unread would teach it again.
+
+        One after another and here: the places of `_begin` may be taken by threads that wait for the caller.
+        """
+        loop = asyncio.get_running_loop()
+        end = math.inf if timeout is None else loop.time() + timeout
+        running = [
+            task for task, held in self._running.items() if is_free(held.ctx.room_id) and held.hears(speaker)
+        ]
+        if running:
+            await asyncio.wait(running, timeout=timeout)
+        for room_id in [room_id for room_id, held in self._rooms.items() if held.hears(speaker)]:
+            if loop.time() < end and is_free(room_id) and (held := self.take(room_id)) is not None:
+                await self._work(held)
 
     def uses(self, thing: object) -> bool:
         """True if a thread waits for a store that is `thing`."""
@@ -171,28 +180,23 @@ class Quiet:
             return False
 
     async def _drained(self, timeout: float | None) -> bool:
+        loop = asyncio.get_running_loop()
+        end = None if timeout is None else loop.time() + timeout
         failed = self._failed = [] if self._failed is None else self._failed
         try:
-            return await self._worked_off(lambda held: held.due < math.inf, timeout)
+            while self.pending:
+                for held in self._rooms.values():  # also of turns that have ended meanwhile
+                    held.due = 0.0
+                self._begin()
+                left = None if end is None else end - loop.time()
+                if left is not None and left <= 0:
+                    return False
+                await asyncio.wait(set(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            return True
         finally:
             self._failed = None
             for held in failed:
                 self.again(held)
-
-    async def _worked_off(self, wanted: Callable[[Held], bool], timeout: float | None) -> bool:
-        """Work through the wanted threads, also those of turns that end meanwhile. False if the time was too
-        short."""
-        loop = asyncio.get_running_loop()
-        end = None if timeout is None else loop.time() + timeout
-        while any(map(wanted, (*self._rooms.values(), *self._running.values()))):
-            for held in filter(wanted, self._rooms.values()):
-                held.due = 0.0
-            self._begin()
-            left = None if end is None else end - loop.time()
-            if left is not None and left <= 0:
-                return False
-            await asyncio.wait(set(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        return True
 
     def _hasten(self, ctx: EvalContext, now: float, quiet_s: float) -> None:
         """Let other quiet threads of the same user come first: the new one may speak of the same."""

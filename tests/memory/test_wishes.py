@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -30,6 +31,7 @@ from arbiter.memory import (
     GoalEvaluator,
     ReflectionEvaluator,
     TrustEvaluator,
+    _quiet,
     memory_tools,
     open_store,
 )
@@ -802,20 +804,39 @@ def test_a_program_forgets_what_waits_in_a_thread_too(by: str) -> None:
     assert talk.known() == [CAT]
 
 
-def test_two_wishes_at_once_do_not_wait_for_each_other() -> None:
-    """Each is in a thread whose earlier messages are unread."""
-    talk = Talk(
-        {"Oslo": claims(OSLO), "where I live": off_record("a", "b")},
-        conversation_length=32,
-        after_idle_s=None,
-    )
-    for room in ("a", "b"):
-        talk.say("I live in Oslo", room=room, id=room)
-    with ThreadPoolExecutor(2) as pool:
-        said = [pool.submit(talk.say, "Please forget where I live", room=room) for room in ("a", "b")]
-        for each in said:
-            each.result(20)
+def test_a_wish_does_not_wait_for_a_place_among_the_quiet_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All places may be taken by threads that wait for the turn of the wish."""
+    monkeypatch.setattr(_quiet, "AT_ONCE", 0)
+    talk = Talk({"Oslo": claims(OSLO), "where I live": forget("Oslo")}, conversation_length=32)
+    talk.say("I live in Oslo", room="a")
+    begun = time.monotonic()
+    talk.say("Please forget where I live", room="b")
+    assert time.monotonic() - begun < 10
+    talk.memory.process("a")
     assert talk.known() == []
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("after_idle_s", [0.05, 60, None])
+def test_many_wishes_at_once_do_not_wait_for_each_other(after_idle_s: float | None) -> None:
+    """Of users and of the program, in threads whose earlier messages are unread."""
+    talk = Talk(
+        {"Oslo": claims(OSLO), "where I live": forget("Oslo")},
+        evaluators=[FactEvaluator(), ReflectionEvaluator()],
+        conversation_length=32,
+        after_idle_s=after_idle_s,
+    )
+    talk.model.pause = 0.01
+
+    def turn(number: int) -> None:
+        talk.say("Please forget where I live" if number % 5 < 2 else "I live in Oslo", room=f"{number % 6}")
+        if number % 7 == 0:
+            talk.memory.forget("ada", "Oslo")
+
+    with ThreadPoolExecutor(32) as pool:
+        for done in [pool.submit(turn, number) for number in range(60)]:
+            done.result(20)
+    assert talk.arbiter_os.drain(20)
 
 
 @pytest.mark.parametrize("model", [True, False])
