@@ -81,6 +81,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _REMEMBERED = 1000
+_ASKING = 32
+"""Messages, the last ones, that may ask to forget something."""
 _RUN, _NAMESAKE = "run:", "user:"
 _NO_STORE, _NO_MODEL = "there is no store", "there is no model"
 _CAUSES = {_NO_STORE: NO_STORE, _NO_MODEL: NO_MODEL}
@@ -330,7 +332,7 @@ class EvaluationCycle(EvaluatorGroup):
         unread messages would teach the forgotten facts again."""
         new = {message.id for message in ctx.new_messages}
         asking: dict[str, None] = {}
-        for message in reversed(originals(ctx.messages)):
+        for message in originals(ctx.messages)[: -_ASKING - 1 : -1]:
             if isinstance(message, HumanMessage):
                 # A plain command to forget everything, or the last message, says itself how far it goes.
                 if hastens(text_of(message), limit=LONGEST) and command_of(message) is None:

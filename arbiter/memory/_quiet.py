@@ -26,7 +26,7 @@ from arbiter._values.states import freeze
 from arbiter.history._items import HistoryItem, RunHistory
 from arbiter.history._record import Record
 from arbiter.memory._context import EvalContext, silent
-from arbiter.memory._conversation import Shown, ShownList
+from arbiter.memory._conversation import Shown, ShownList, originals
 from arbiter.memory._evaluators import CognitiveEvaluator
 from arbiter.memory.answers import CallBudget
 from arbiter.verdicts import EvaluationResult
@@ -69,10 +69,14 @@ class Held:
     again_in: float | None = None
     """Seconds after which a failed attempt may be repeated, if there was one."""
 
+    _speakers: frozenset[str] | None = field(default=None, init=False, repr=False)
+
     def hears(self, speaker: str) -> bool:
         """True if that speaker has spoken in the thread."""
-        said = (message for message in self.ctx.messages if isinstance(message, HumanMessage))
-        return any(self.ctx.speaker_of(message) == speaker for message in said)
+        if self._speakers is None:
+            said = (part for part in originals(self.ctx.messages) if isinstance(part, HumanMessage))
+            self._speakers = frozenset(map(self.ctx.speaker_of, said))
+        return speaker in self._speakers
 
 
 Work = Callable[[Held], Coroutine[Any, Any, Processed]]
