@@ -29,7 +29,7 @@ from typing import IO, Any
 from pydantic import TypeAdapter
 
 from arbiter.errors import ArbiterWarning, ConfigurationError, PackError, nearest
-from arbiter.harness.canonical import compact, is_mapping
+from arbiter.harness.canonical import canonical, compact, is_mapping
 from arbiter.harness.recordings import Asked
 from arbiter.harness.results import CaseResult, CaseRun
 from arbiter.harness.scores import Score, plain_scale, scale_from
@@ -69,6 +69,8 @@ def score_to_dict(score: Score) -> dict[str, Any]:
     found: dict[str, Any] = _SCORE.to_python(score, exclude_defaults=True, warnings=False)
     if "scale" in found:
         found["scale"] = plain_scale(score.scale)
+    if "usage" in found:  # LangChain adds usages in an order of keys that differs from process to process
+        found["usage"] = json.loads(canonical(score.usage))
     return found
 
 

@@ -162,3 +162,11 @@ def test_json_keeps_texts_as_they_are(hostile: Report, tmp_path: Path) -> None:
     assert [result["output"] for result in data["results"]] == [
         text.replace("\ud800", "\\ud800") for text in HOSTILE
     ]
+
+
+def test_json_has_the_usage_of_a_score_in_one_order() -> None:
+    """LangChain adds token counts in an order that differs from process to process."""
+    usage = {"total_tokens": 3, "input_token_details": {"b": 1, "a": 0}, "input_tokens": 1}
+    suite = Suite("s", [Case("a", 1)], scorers={"fine": lambda run: Score("fine", 1.0, usage=usage)})
+    found = suite.run(echo, folder=None).to_json()
+    assert '"usage":{"input_token_details":{"a":0,"b":1},"input_tokens":1,"total_tokens":3}' in found
