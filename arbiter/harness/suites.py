@@ -214,6 +214,10 @@ class Suite:
                 )
             scorers = [scorer.seeded(self.seed).asking(judging) for scorer in self.judges]
             self._refuse_useless_votes(judging)
+            if self.cache == "judge" and not judging.judges:
+                raise ConfigurationError(
+                    "cache is 'judge', and no row of the suite asks a judge. Leave cache out."
+                )
             self._refuse_unknown_rows(measured)
             head = self._head(measured, cases, judging, mode)
             options: dict[str, Any] = {"ci": ci, "accept_changed": accept_changed}

@@ -41,6 +41,12 @@ def test_votes_without_a_judge_are_refused(project: Path) -> None:
         suite.run(chain(Spy("write")))
 
 
+def test_a_cache_without_a_judge_is_refused(project: Path) -> None:
+    suite = Suite("plain", CASES, scorers={"fine": lambda run: True}, cache="judge")
+    with pytest.raises(ConfigurationError, match="cache is 'judge', and no row of the suite asks a judge"):
+        suite.run(chain(Spy("write")))
+
+
 class Cold(Scripted):
     temperature: float = 0.0
 
