@@ -175,7 +175,7 @@ class RegressionGate:
             rows={**rows, **vanished},
             must_pass=run.failing,
             unfinished=run.unfinished,
-            notes=tuple(_notes(baseline, vanished)),
+            notes=(*_notes(baseline, vanished), *self._useless_threshold(rows)),
             strict=self.settings.strict,
             missing_baseline=self.ci and baseline is None,
         )
@@ -363,6 +363,13 @@ class RegressionGate:
         decides = not (self.ci and baseline is not None)
         below = threshold is not None and row.mean is not None and row.mean < threshold - _SLACK
         return replace(found, threshold=threshold, below=below and decides)
+
+    def _useless_threshold(self, rows: Mapping[str, RowComparison]) -> list[str]:
+        if self.settings.threshold is None or any(row.threshold is not None for row in rows.values()):
+            return []
+        return [
+            f"the threshold {two(self.settings.threshold)} is for rows from 0 to 9, and this run has none"
+        ]
 
 
 def _by_means(start: RowComparison, before: float | None, limits: _Limits, why: str) -> RowComparison:

@@ -290,6 +290,8 @@ def test_the_threshold_decides_until_a_baseline_does() -> None:
     assert (found.exit_code, found.failures) == (1, ("tone has the mean 6.90, below its threshold 9.00",))
     assert tone(BEFORE, BEFORE, threshold=9, ci=True).exit_code == 0
     assert tone(BEFORE, BEFORE, threshold=6.9).exit_code == 0
+    shares = compared(run(share("grounded", [1, 0])), None, threshold=5.0)
+    assert shares.notes == ("the threshold 5.00 is for rows from 0 to 9, and this run has none",)
     own = run(share("grounded", [1, 0], threshold=0.6))
     assert compared(own, None).failures == ("grounded has the mean 0.50, below its threshold 0.60",)
 
