@@ -44,6 +44,10 @@ from arbiter.models import visible
 
 FORMATS = {"table": "", "json": "", "md": "markdown", "html": "page", "junit": "junit"}
 """What `--format` takes, each with the module of its form."""
+_WHOLE_DOCUMENTS = ("json", "html", "junit")
+"""Forms of which two after each other cannot be read."""
+_ID = 24
+"""The characters of a run's id."""
 _WORST = (130, 2, 1, 5, 0)
 """Exit codes, the one that counts for several suites first."""
 out = Console(highlight=False, soft_wrap=False)
@@ -91,6 +95,8 @@ class Options:
             check_place(self.out, FORMS)
         if self.allow_stale and self.mode != "mock":
             raise ConfigurationError("--allow-stale is for --mock.")
+        if self.retry_errors and self.resume is None:
+            raise ConfigurationError("--retry-errors is for a run that goes on. Name it: --resume last.")
         if self.no_gate and (self.baseline is not None or self.ci):
             raise ConfigurationError("--no-gate contradicts --baseline and --ci. Leave one of them out.")
 
@@ -119,6 +125,11 @@ def run_suites(suites: Sequence[str], options: Options) -> int:
     if len(files) > 1 and (options.out is not None or options.resume is not None):
         what = "--out" if options.out is not None else "--resume"
         raise ConfigurationError(f"{what} is for one suite, and there are {len(files)}. Name one.")
+    if len(files) > 1 and options.format in _WHOLE_DOCUMENTS:
+        raise ConfigurationError(
+            f"--format {options.format} is for one suite, and there are {len(files)}. Name one, or run them without it "
+            f"and print each: arbiter eval report SUITE --format {options.format}."
+        )
     import_from_here()
     out = None if options.out is None else options.out.absolute()
     progresses = [Progress() for _ in files]
@@ -416,7 +427,10 @@ def list_runs() -> None:
     """Print a line for each run."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for title in ("run", "suite", "target", "cases", "state"):
-        table.add_column(title, justify="right" if title == "cases" else "left")
+        # The id is for other commands, so it is never cut.
+        table.add_column(
+            title, justify="right" if title == "cases" else "left", min_width=_ID if title == "run" else 1
+        )
     for folder in runs_in():
         try:
             found = summary_of(folder)

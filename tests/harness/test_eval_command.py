@@ -190,6 +190,15 @@ def test_runs_are_listed_and_shown(files: Path) -> None:
     assert json.loads(Path("report.json").read_text())["suite"] == "parity"
 
 
+def test_a_list_shows_whole_ids(files: Path) -> None:
+    """They are what `--resume` and `show` take, also in a list that is wider than the terminal."""
+    name = "a-rather-long-name-of-a-suite"
+    (files / "suites/parity.yaml").write_text(SUITE.replace("suite: parity", f"suite: {name}"))
+    Said("run", "--no-gate")
+    (folder,) = (files / ".arbiter/evals").glob("*-*")
+    assert f"{folder.name}   a-rather" in Said("list").out
+
+
 @pytest.mark.parametrize(
     ("format", "begins"), [("md", "### parity"), ("html", "<!doctype html>"), ("junit", "<?xml ")]
 )
@@ -277,7 +286,13 @@ def test_a_plan_says_how_many_cases_it_takes(files: Path) -> None:
         (["run", "--no-gate", "--ci"], "contradicts"),
         (["run", "--ci"], "there is no such file"),
         (["run", "--resume", "last"], "there is no run of the suite 'parity'"),
-        (["run", "--retry-errors"], "for a run that is resumed"),
+        (["run", "--retry-errors"], "for a run that goes on. Name it: --resume last"),
+        (
+            ["run", *["suites/parity.yaml"] * 2, "--format", "json"],
+            "--format json is for one suite, and there are 2",
+        ),
+        (["run", *["suites/parity.yaml"] * 2, "--format", "html"], "arbiter eval report SUITE --format html"),
+        (["run", *["suites/parity.yaml"] * 2, "--format", "junit"], "--format junit is for one suite"),
         (["run", "--out", "report.doc"], "has the ending '.doc'"),
         (["show", "nope"], "there is no run 'nope'"),
         (["baseline", "suites/parity.yaml", "--out", "nope/x.json"], "does not exist"),
