@@ -2,7 +2,8 @@
 
 The ini option `arbiter_suites` names suite files. Each case is a test, and the last one of a suite is the gate, which
 fails without a baseline if the environment variable CI is set. The cases of a suite run together, when the first of
-them is due. The fixture `arbiter_suite` runs a suite inside a test.
+them is due. With pytest-xdist, each worker that gets a case of a suite runs it, so `--dist loadfile` keeps a suite on
+one. The fixture `arbiter_suite` runs a suite inside a test.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         # pytest then looks into these folders alone.
         config.args.extend(str(file) for file in _suite_files(config))
+    if config.getoption("dist", "no") not in ("no", "each"):
+        config.pluginmanager.register(_Workers(config))
 
 
 def _suite_files(config: pytest.Config) -> list[Path]:
@@ -47,6 +50,27 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
         found: SuiteFile = SuiteFile.from_parent(parent, path=file_path)
         return found
     return None
+
+
+class _Workers:
+    """Says which suites ran in several workers of pytest-xdist, and so several times."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._workers: dict[str, set[str]] = {
+            file.relative_to(config.rootpath).as_posix(): set() for file in _suite_files(config)
+        }
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if (workers := self._workers.get(report.nodeid.partition("::")[0])) is not None:
+            workers.add(report.node.gateway.id)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for file, workers in self._workers.items():
+            if len(workers) > 1:
+                terminalreporter.write_line(
+                    f"{file} was run {len(workers)} times, once in each xdist worker. Use --dist loadfile.",
+                    yellow=True,
+                )
 
 
 class SuiteFile(pytest.File):
@@ -75,7 +99,7 @@ class SuiteFile(pytest.File):
     @cached_property
     def report(self) -> Report:
         """The report of the selected cases. They run when it is first asked for."""
-        return self.suite.run(select=Selection(ids=self.selected))
+        return _run(self.suite, select=Selection(ids=self.selected))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, ArbiterError):
@@ -143,6 +167,14 @@ def arbiter_suite(request: pytest.FixtureRequest) -> Callable[..., Report]:
     def run(path: str | Path, **options: Any) -> Report:
         allow = request.config.getini("arbiter_allow")
         replay = options.get("mode") == "mock"
-        return load_suite(request.config.rootpath / path, allow=allow, replay=replay).run(**options)
+        return _run(load_suite(request.config.rootpath / path, allow=allow, replay=replay), **options)
 
     return run
+
+
+def _run(suite: Suite, **options: Any) -> Report:
+    """The report of a suite. Ctrl-C ends a run with a report of what is done; here it ends the tests, too."""
+    report = suite.run(**options)
+    if report.interrupted:
+        raise KeyboardInterrupt
+    return report

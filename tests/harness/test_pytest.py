@@ -111,6 +111,28 @@ def test_a_broken_suite_is_an_error_with_its_place(files: pytest.Pytester) -> No
     assert "load_suite" not in broken  # no traceback
 
 
+def test_an_interrupted_suite_interrupts_the_tests(files: pytest.Pytester) -> None:
+    """A case that was not run has not passed."""
+    files.makepyfile(
+        interrupted="import os, signal, time\n\n\ndef answer(given):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(0.1)\n    return 'yes'\n"
+    )
+    suite = files.path / "suites/parity.yaml"
+    suite.write_text(SUITE.replace("app.py:answer", "interrupted.py:answer") + "limits: {concurrency: 1}\n")
+    found = files.inline_run("-p", "no:cacheprovider", "-p", "no:xdist", no_reraise_ctrlc=True)
+    assert found.ret == pytest.ExitCode.INTERRUPTED
+    assert not found.listoutcomes()[0]
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize(("dist", "runs"), [("worksteal", 2), ("loadfile", 1)])
+def test_a_suite_that_several_workers_ran_is_named(files: pytest.Pytester, dist: str, runs: int) -> None:
+    result = files.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", "--dist", dist)
+    assert len(list((files.path / ".arbiter/evals").glob("*/journal.jsonl"))) == runs
+    said = "suites/parity.yaml was run 2 times, once in each xdist worker. Use --dist loadfile."
+    assert (said in result.stdout.str()) == (runs == 2)
+
+
 @pytest.mark.lengthy
 def test_without_the_plugin_pytest_does_not_import_arbiter(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
