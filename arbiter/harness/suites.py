@@ -347,7 +347,12 @@ class Suite:
         run_id = written.folder.name
         if written.end is not None and written.end["stopped"] is None and not retry_errors:
             raise ConfigurationError(f"the run {run_id} is finished. Start a new one, or retry its errors.")
-        if changed := Identity.of(head["identity"]).changes(Identity.of(written.head["identity"])):
+        changed = Identity.of(head["identity"]).changes(Identity.of(written.head["identity"]))
+        now, then = head["mode"], written.head["mode"]
+        if now != then and "mode" not in (part.split()[0] for part in changed):
+            # A replay has the identity of a live run, because its numbers are those of one.
+            changed.append(f"mode changed from {then!r} to {now!r}")
+        if changed:
             parts = changes_between(written.head.get("parts", {}), head["parts"])
             if "target changed" in changed and parts:
                 at = changed.index("target changed")

@@ -234,6 +234,14 @@ def test_a_run_of_something_else_does_not_go_on(suite: Suite, target: Any, said:
         suite.run(target, resume="last")
 
 
+def test_a_run_goes_on_in_its_own_mode() -> None:
+    """Else a replay would show answers that a live run got, and a live run replayed ones."""
+    SUITE.run(answer)
+    cut("case", 2)
+    with pytest.raises(ConfigurationError, match="cannot go on: mode changed from 'live' to 'record'"):
+        SUITE.run(answer, mode="record", resume="last")
+
+
 def test_a_target_that_counts_its_calls_is_the_same_afterwards() -> None:
     """Also in a variable that it captured, which has another value then."""
     seen: list[int] = []
