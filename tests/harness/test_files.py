@@ -179,6 +179,12 @@ def test_cases_are_the_same_in_every_format(project: Path, name: str) -> None:
     assert found == FIVE
 
 
+def test_the_schema_beside_our_suites_is_the_one_that_is_written() -> None:
+    """`arbiter eval schema suites` writes it again."""
+    file = Path(__file__).parents[2] / "suites/suite.schema.json"
+    assert json.loads(file.read_text(encoding="utf-8")) == json.loads(json.dumps(suite_schema()))
+
+
 def test_the_schema_accepts_the_suite() -> None:
     validator = jsonschema.Draft202012Validator(suite_schema())
     assert validator.is_valid(yaml.safe_load(SUITE))
