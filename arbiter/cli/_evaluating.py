@@ -33,10 +33,12 @@ from arbiter.harness.baselines import Baseline
 from arbiter.harness.cases import Case, Selection
 from arbiter.harness.comparisons import RowComparison
 from arbiter.harness.files import SCHEMA, load_suite, suite_schema
+from arbiter.harness.gate import NEVER_GATED
 from arbiter.harness.journal import run_folder, runs_in, runs_of, summary_of
 from arbiter.harness.planning import plan
 from arbiter.harness.recordings import Recordings
 from arbiter.harness.reports.report import FORMS, Report, load_report, result_to_dict, timing_of
+from arbiter.harness.results import COMPLETED, EXPECT
 from arbiter.harness.running import Session
 from arbiter.harness.runs import Run
 from arbiter.harness.suites import Mode, Suite
@@ -252,6 +254,7 @@ def _of_agents(suite: Suite, options: Options) -> Suite:
                 f"{nearest(unknown[0], known)}"
             )
         suite = replace(suite, scorers={known[name].name: known[name].given for name in wanted})
+        suite = replace(suite, gate=replace(suite.gate, rows=_gated_rows(suite)))
     about = {"--agents": options.agents, "--window": options.window, "--until": options.until}
     given = [name for name, value in about.items() if value is not None]
     if not given:
@@ -275,6 +278,19 @@ def _of_agents(suite: Suite, options: Options) -> Suite:
     if options.until is not None:
         agents = replace(agents, until=options.until)
     return replace(suite, target=agents, cases=agents.cases)
+
+
+def _gated_rows(suite: Suite) -> list[str]:
+    """The rows that the gate decides about without the dimensions that were not asked for."""
+    scorers = [each.name for each in suite.judges if getattr(each.given, "dimension", "") not in NEVER_GATED]
+    given = [each for each in suite.evaluators if not isinstance(each, str)]
+    evaluators = [each.name for each in given if all(map(math.isfinite, each.scale))]
+    expected = [EXPECT] if any(case.expect is not None for case in suite.cases) else []
+    asked = [*evaluators, *scorers, *expected, COMPLETED]
+    named = asked if suite.gate.rows is None else suite.gate.rows
+    return [
+        name for name in named if any(name == one or name.startswith(f"{one}.") for one in asked)
+    ] or asked
 
 
 def _listed(text: str) -> list[str]:

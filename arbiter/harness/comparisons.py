@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -144,7 +144,13 @@ class RegressionError(ArbiterError, AssertionError):
         missing = ("there is no baseline. Measure one: arbiter eval baseline SUITE",)
         reasons = comparison.failures or (missing if comparison.missing_baseline else comparison.undecided)
         what = "regressed" if self.exit_code == 1 else "could not be decided"
-        super().__init__(f"{comparison.suite} {what}: {'; '.join(reasons)}.")
+        super().__init__(f"{comparison.suite} {what}: {sentence(reasons)}")
+
+
+def sentence(parts: Sequence[str]) -> str:
+    """The parts as one sentence. A part may end in a stop of its own, as the answer of a target may."""
+    text = "; ".join(parts).rstrip(".")
+    return text if text.endswith("?") else f"{text}."
 
 
 def scale_text(scale: Scale) -> str:

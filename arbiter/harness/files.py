@@ -134,7 +134,7 @@ class GateEntry(PackModel):
         default=0.1, ge=0, le=1, description="the share of cases that may lose their score"
     )
     rows: list[str] | None = Field(
-        default=None, min_length=1, description="the rows that are gated; all by default"
+        default=None, min_length=1, description="the rows, or scorers, that are gated; all by default"
     )
     threshold: float | None = Field(
         default=None, ge=0, le=9, description="the lowest mean of rows from 0 to 9"

@@ -77,7 +77,9 @@ class GateSettings:
     max_missing: Annotated[float, Param("the share of cases that may lose their score", ge=0, le=1)] = (
         MAX_LOST
     )
-    rows: Annotated[Sequence[str] | None, Param("the rows that are gated; None is all", min_length=1)] = None
+    rows: Annotated[
+        Sequence[str] | None, Param("the rows, or scorers, that are gated; None is all", min_length=1)
+    ] = None
     threshold: Annotated[float | None, Param("the lowest mean of rows from 0 to 9", ge=0, le=9)] = None
     require_calibrated: Annotated[bool, Param("rows of uncalibrated judges are incomparable")] = False
     strict: Annotated[bool, Param("an underpowered row is undecided")] = False
@@ -161,9 +163,11 @@ class RegressionGate:
     def compare(self, run: Measurement, baseline: Baseline | None = None) -> Comparison:
         """Compare a run with a baseline; without one, only thresholds and `must_pass` cases decide.
 
-        Raises `ConfigurationError` for a baseline of another suite, and for gated rows that the run has not.
+        A name in `rows` of the settings that gates no row of the run cannot be decided. Raises `ConfigurationError` for
+        a baseline of another suite.
         """
-        self._check(run, baseline)
+        if baseline is not None:
+            baseline.refuse_other(run.identity.suite)
         found = {name: self._row(row, run, baseline) for name, row in run.rows.items()}
         rows = {
             name: self._with_threshold(row, run.rows[name], baseline)
@@ -172,25 +176,13 @@ class RegressionGate:
         vanished = self._vanished(run, baseline)
         return Comparison(
             suite=run.identity.suite,
-            rows={**rows, **vanished},
+            rows={**rows, **vanished, **self._ungated(run, baseline)},
             must_pass=run.failing,
             unfinished=run.unfinished,
             notes=(*_notes(baseline, vanished), *self._useless_threshold(rows)),
             strict=self.settings.strict,
             missing_baseline=self.ci and baseline is None,
         )
-
-    def _check(self, run: Measurement, baseline: Baseline | None) -> None:
-        if baseline is not None:
-            baseline.refuse_other(run.identity.suite)
-        for name in self.settings.rows or ():
-            if name not in run.rows:
-                raise ConfigurationError(
-                    f"gate: rows: this run has no row {name!r}. Rows: {', '.join(run.rows) or 'none'}."
-                    + nearest(name, run.rows)
-                )
-            if not _is_bounded(run.rows[name]):
-                raise ConfigurationError(f"gate: rows: {name!r} is a count, which is shown and never gated.")
 
     def _vanished(self, run: Measurement, baseline: Baseline | None) -> dict[str, RowComparison]:
         """The rows of the baseline that the run has not: a scorer that was taken out hides no drop."""
@@ -209,7 +201,23 @@ class RegressionGate:
         }
 
     def _is_gated(self, row: Row) -> bool:
-        return _is_bounded(row) and (self.settings.rows is None or row.name in self.settings.rows)
+        names = self.settings.rows
+        return _is_bounded(row) and (names is None or any(_covers(name, row.name) for name in names))
+
+    def _ungated(self, run: Measurement, baseline: Baseline | None) -> dict[str, RowComparison]:
+        """The names in the settings that gate no row: a row that is not there hides no drop."""
+        known: dict[str, Row] = {**({} if baseline is None else baseline.rows), **run.rows}
+        found: dict[str, RowComparison] = {}
+        for name in self.settings.rows or ():
+            covered = [row for row in known.values() if _covers(name, row.name)]
+            if any(map(_is_bounded, covered)):
+                continue
+            reason = f"{name!r} is a count, which is shown and never gated"
+            if not covered:
+                rows = ", ".join(run.rows) or "none"
+                reason = f"this run has no row {name!r}. Rows: {rows}.{nearest(name, run.rows)}"
+            found[name] = RowComparison(name=name, verdict="incomparable", reason=f"gate: rows: {reason}")
+        return found
 
     def _row(self, row: Row, run: Measurement, baseline: Baseline | None) -> _Found:
         limits = _Limits.of(row, self.settings)
@@ -395,6 +403,11 @@ def _notes(baseline: Baseline | None, vanished: Mapping[str, RowComparison]) -> 
         return ["the baseline has means without cases; it is compared by max_drop alone, without a test"]
     gone = [name for name, row in vanished.items() if not row.gated]
     return [f"the baseline has rows that this run does not have: {', '.join(gone)}"] if gone else []
+
+
+def _covers(name: str, row: str) -> bool:
+    """Whether a name in the settings is that of a row, or of the scorer whose rows are `name.part`."""
+    return row == name or row.startswith(f"{name}.")
 
 
 def _is_bounded(row: Row) -> bool:

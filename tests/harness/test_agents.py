@@ -285,6 +285,33 @@ def test_each_agent_has_a_baseline_of_its_own_in_a_folder(
         loaded().run().compare("suites")
 
 
+def test_the_gate_ignores_dimensions_that_were_not_asked_for(
+    crew: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = [scored]
+
+    def judge(_: Any) -> Says:
+        return Says(scores[-1])
+
+    monkeypatch.setattr("arbiter.harness.kinds.judge_of", judge)
+    Path("golden").mkdir()
+    write_suite(gate={"baseline": "golden/"})
+    Said("baseline", "suites/crew.yaml", "--repeats", "1")
+    said = Said("run", "--dimensions", "adherence")
+    assert (said.code, "the baseline has rows that this run does not have: fresh.ilka" in said.out) == (
+        0,
+        True,
+    )
+    assert Said("gate").code == 0
+    scores.append(worse)
+    fallen = Said("run", "--dimensions", "adherence")
+    assert (fallen.code, "Look at it: arbiter eval show crew ilka" in " ".join(fallen.out.split())) == (
+        1,
+        True,
+    )
+    assert '"agent": "ilka"' in Said("show", "crew", "ilka").out
+
+
 @pytest.mark.lengthy
 def test_options_choose_agents_dimensions_and_the_window(crew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def judge(_: Any) -> Says:

@@ -252,6 +252,31 @@ def test_a_case_is_shown_line_by_line(files: Path) -> None:
     assert "  output one\n    two \\u001b[2J\n" in shown
 
 
+def test_a_gated_row_that_the_run_has_not_keeps_the_report(files: Path) -> None:
+    """The rows of a function are known once it was called, and its answers are paid for by then."""
+    suite = files / "suites/parity.yaml"
+    suite.write_text(SUITE.replace("gate: {", "gate: {rows: [right.part], "))
+    said = Said("run")
+    assert (said.code, "right       share      10   1.00" in said.out) == (5, True)
+    told = "gate: rows: this run has no row 'right.part'. Rows: right, completed. Did you mean 'right'?"
+    assert " ".join(said.out.split()).count(told) == 1
+    assert "?." not in said.out
+
+
+def test_the_case_to_look_at_is_one_of_a_cluster(files: Path) -> None:
+    cases = files / "cases.jsonl"
+    rows = [
+        json.loads(line) | {"cluster": f"talk-{n // 2}"}
+        for n, line in enumerate(cases.read_text().splitlines())
+    ]
+    cases.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Said("baseline", "suites/parity.yaml", "--repeats", "1")
+    worse(files)
+    told = " ".join(Said("run").out.split())
+    assert "worst changes right: talk-0 1 → 0.5" in told
+    assert "Look at it: arbiter eval show parity case-1" in told
+
+
 def test_two_runs_are_compared(files: Path) -> None:
     Said("run")
     before = json.loads(Said("show", "--format", "json").out)["timing"]["run_id"]

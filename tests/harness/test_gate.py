@@ -325,8 +325,9 @@ def test_counts_are_shown_and_never_gated() -> None:
         -7,
         0,
     )
-    with pytest.raises(ConfigurationError, match="'tokens' is a count, which is shown and never gated"):
-        compared(now, before, rows=["tokens"])
+    named = compared(now, before, rows=["tokens"])
+    assert named.exit_code == 5
+    assert named.undecided == ("gate: rows: 'tokens' is a count, which is shown and never gated",)
 
 
 def test_elements_of_another_window_are_compared_as_groups() -> None:
@@ -386,11 +387,22 @@ def test_a_baseline_of_another_suite_is_refused() -> None:
         compared(run(row("tone", BEFORE)), baseline(row("tone", BEFORE), suite="returns"))
 
 
-def test_a_gated_row_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"this run has no row 'tune'\. Rows: tone\. Did you mean 'tone'\?"
-    ):
-        tone(BEFORE, AFTER, rows=["tune"])
+def test_a_gated_row_that_does_not_exist_cannot_be_decided() -> None:
+    found = tone(BEFORE, AFTER, rows=["tune"])
+    assert found.exit_code == 5
+    assert found.undecided == ("gate: rows: this run has no row 'tune'. Rows: tone. Did you mean 'tone'?",)
+
+
+def test_the_name_of_a_scorer_gates_all_of_its_rows() -> None:
+    rows = [row("tone.ilka", BEFORE), row("tone.tomasz", AFTER), row("toner", AFTER)]
+    before = baseline(row("tone.ilka", BEFORE), row("tone.tomasz", BEFORE), row("toner", BEFORE))
+    found = compared(run(*rows), before, rows=["tone"])
+    assert {name: each.gated for name, each in found.rows.items()} == {
+        "tone.ilka": True,
+        "tone.tomasz": True,
+        "toner": False,
+    }
+    assert found.exit_code == 1
 
 
 def test_wrong_settings_are_reported_together() -> None:

@@ -7,7 +7,7 @@ from math import fsum, isfinite
 from shlex import quote
 
 from arbiter.harness.agents import is_agent
-from arbiter.harness.comparisons import RowComparison
+from arbiter.harness.comparisons import RowComparison, sentence
 from arbiter.harness.judging import family_of
 from arbiter.harness.reports.report import Report
 from arbiter.harness.results import CaseResult
@@ -112,23 +112,28 @@ def _change(row: RowComparison, then: float, now: float) -> str:
 def decision(report: Report) -> list[str]:
     """The line that says why the run fails, or cannot be decided; empty if it passed."""
     found = report.comparison
-    dropped = (case for row in found.rows.values() if row.verdict == "regressed" for case in row.worst)
     if found.failures:
-        case = next(dropped, "")
+        case = next(_dropped(report), "")
         look = f" Look at it: arbiter eval show {quote(report.suite)} {case}" if case else ""
         how = "regressed" if any(row.verdict == "regressed" for row in found.rows.values()) else "failed"
-        return [visible(f"✗ {report.suite} {how}: {_sentence(found.failures)}{look}")]
+        return [visible(f"✗ {report.suite} {how}: {sentence(found.failures)}{look}")]
     if found.missing_baseline:
         how = "Measure it, and name the file in gate.baseline: arbiter eval baseline SUITE"
         return [visible(f"✗ {report.suite} failed: there is no baseline, and CI asks for one. {how}.")]
     if found.undecided:
-        return [visible(f"? {report.suite} is undecided: {_sentence(found.undecided)}")]
+        return [visible(f"? {report.suite} is undecided: {sentence(found.undecided)}")]
     return []
 
 
-def _sentence(parts: Sequence[str]) -> str:
-    """The parts as one sentence. The answer of a target may end in a full stop of its own."""
-    return f"{'; '.join(parts).rstrip('.')}."
+def _dropped(report: Report) -> Iterator[str]:
+    """The cases of the largest drops. What dropped may also be a cluster, or what an agent said; the row then has the
+    agent in its name."""
+    failing = {result.case_id for result in report.results if not result.passed}
+    for row in report.comparison.rows.values():
+        if row.verdict == "regressed":
+            for name in (*row.worst[:1], row.name.partition(".")[2]):
+                found = (case.id for case in report.cases if name in (case.id, case.cluster))
+                yield from sorted(found, key=lambda id: id not in failing)
 
 
 def failed(report: Report) -> list[CaseResult]:
