@@ -285,6 +285,23 @@ def test_each_agent_has_a_baseline_of_its_own_in_a_folder(
         loaded().run().compare("suites")
 
 
+def test_another_window_asks_the_same_of_agents(crew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its messages are others, and are compared as groups; that each agent was evaluated stays one question."""
+
+    def judge(_: Any) -> Says:
+        return Says(scored)
+
+    monkeypatch.setattr("arbiter.harness.kinds.judge_of", judge)
+    Path("golden").mkdir()
+    write_suite(gate={"baseline": "golden/"})
+    Said("baseline", "suites/crew.yaml", "--repeats", "1")
+    said = Said("run", "--window", "8d", "--format", "json")
+    assert (said.code, json.loads(said.out)["comparison"]["rows"]["completed"]["verdict"]) == (0, "steady")
+    Said("record")
+    stale = Said("run", "--mock", "--window", "8d")
+    assert (stale.code, "the answer to ilka (repeat 1): window changed" in stale.err) == (2, True), stale.err
+
+
 def test_the_gate_ignores_dimensions_that_were_not_asked_for(
     crew: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
