@@ -17,7 +17,7 @@ from arbiter.harness import Case, CaseRun, Limits, Report, Score, Suite
 
 HOSTILE = (
     "[red]", "[/]", "\x1b[2J", "a\nb\r\nc", "a|b", "\x00", "\ud800", "<script>alert(1)</script>", "`x`",
-    "@everyone", "# no heading", "]]>", "&amp;", "{{ 7 * 7 }}", "‮evil", "x" * 5_000,
+    "@everyone", "see #12, GH-12 and o/r#12", "# no heading", "]]>", "&amp;", "{{ 7 * 7 }}", "‮evil", "x" * 5_000,
 )  # fmt: skip
 
 
@@ -80,6 +80,8 @@ def test_markdown_shows_texts_as_they_are_and_on_one_line(hostile: Report, tmp_p
     text = written(hostile, tmp_path, ".md")
     assert "\x1b" not in text
     assert "@everyone" not in text
+    assert "see #&#8203;12, GH-&#8203;12 and o/r#&#8203;12" in text
+    assert not re.search(r"(#|GH-)12", text)
     listed = [line for line in text.splitlines() if line.startswith("- ")]
     assert len(listed) == len(HOSTILE)
     table = [line for line in text.splitlines() if line.startswith("|")]

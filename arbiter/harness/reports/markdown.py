@@ -26,8 +26,8 @@ __all__ = ["escaped", "render", "table_row"]
 MOST_CASES = 200
 """The failed cases that are listed."""
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~$&]|^[#+-])")
-_MENTION = "@&#8203;"
-"""An at-sign with a space of no width behind it, which notifies no user of a forge."""
+_REFERENCE = re.compile(r"@|#(?=\d)|\bGH-(?=\d)", re.IGNORECASE)
+"""What makes a forge notify a user, or link to an issue and say so there. A space of no width behind it undoes that."""
 
 
 def render(report: Report) -> str:
@@ -48,7 +48,7 @@ def render(report: Report) -> str:
 
 def escaped(text: str) -> str:
     """A text that Markdown shows as it is, on one line."""
-    return _MARKUP.sub(r"\\\1", visible(text)).replace("@", _MENTION)
+    return _REFERENCE.sub(r"\g<0>&#8203;", _MARKUP.sub(r"\\\1", visible(text)))
 
 
 def table_row(shown: Iterable[str]) -> str:
