@@ -51,6 +51,8 @@ class Plan:
         found = f"With {self.n} cases a drop of {two(self.finds)} is found in 9 of 10 runs."
         if self.finds == math.inf:
             found = f"With {self.n} cases no drop is significant."
+        elif self.sd == 0:  # as of a target without a model
+            found = f"No case changed, so a drop is significant from {min(self.cases.values())} cases on."
         head = (
             f"{self.name}: sd of a case's change {two(self.sd)} ({self.n} cases, from {self.source}). {found}"
         )

@@ -55,6 +55,13 @@ def test_no_plan_has_fewer_cases_than_the_test_can_decide_with() -> None:
     assert set(plan(row("tone", [7, 7, 7, 7.9]), comparison=steady).cases.values()) == {5}
 
 
+def test_a_run_without_noise_promises_no_drop_of_zero() -> None:
+    """Of a share, a drop in fewer than five cases is never significant."""
+    found = str(plan(share("grounded", [[1, 1]] * 20)))
+    assert "No case changed, so a drop is significant from 5 cases on." in found
+    assert "a drop of 0.00 is found" not in found
+
+
 def test_drops_fit_the_scale() -> None:
     found = plan(share("grounded", [[1, 0], [1, 1], [0, 1]]), drops=None)
     assert list(found.cases) == [0.02, 0.03, 0.06, 0.1]
