@@ -221,7 +221,7 @@ class Suite:
             self._refuse_unknown_rows(measured)
             head = self._head(measured, cases, judging, mode)
             options: dict[str, Any] = {"ci": ci, "accept_changed": accept_changed}
-            head |= {"mode": mode, "options": options}
+            head |= {"mode": mode, "options": options, "left_out": len(self.cases) - len(cases)}
             if before is not None and folder is not None:
                 head["captured"] = before.captured_at.isoformat()
                 options["moved"] = _has_moved(head["captured"], self.name, Path(folder))

@@ -277,6 +277,14 @@ def test_the_case_to_look_at_is_one_of_a_cluster(files: Path) -> None:
     assert "Look at it: arbiter eval show parity case-1" in told
 
 
+def test_a_run_of_some_cases_is_no_baseline(files: Path) -> None:
+    assert "2 of 10 cases" in Said("run", "--case", "case-1", "--case", "case-2").out
+    said = Said("baseline", "last")
+    told = "the run cannot be a baseline: 8 of 10 cases of the suite were not selected."
+    assert (said.code, told in said.err) == (2, True)
+    assert not Path("baselines/parity.json").exists()
+
+
 def test_two_runs_are_compared(files: Path) -> None:
     Said("run")
     before = json.loads(Said("show", "--format", "json").out)["timing"]["run_id"]

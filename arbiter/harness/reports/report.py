@@ -52,8 +52,8 @@ class Report:
     processes that the run took. `unfinished` has the usage of each case that is not done, by purse and model.
     `outdated` has the stale recordings that a replay took because it was allowed, each with the change since, and
     `unused` those that it did not need; `recorded` has the days of those that it took. `moved` says that this is the
-    first run since its baseline was replaced, and that the one before passed. `comparison` uses `baseline`, `gate`,
-    `ci` and `accept_changed`.
+    first run since its baseline was replaced, and that the one before passed. `left_out` counts the cases of the suite
+    that were not selected. `comparison` uses `baseline`, `gate`, `ci` and `accept_changed`.
     """
 
     run_id: str
@@ -76,6 +76,7 @@ class Report:
     unused: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
     moved: bool = False
+    left_out: int = 0
     baseline: Baseline | None = None
     gate: GateSettings = field(default_factory=default_settings)
     ci: bool = False
@@ -171,8 +172,14 @@ class Report:
         """Write the run as a baseline: a file, or for agents a file for each of them if `path` is a folder. Returns one
         line for each row that moved.
 
-        `update` is needed to replace a file. Raises `ConfigurationError` for a run that is incomplete.
+        `update` is needed to replace a file. Raises `ConfigurationError` for a run that is incomplete, or of some cases
+        of its suite.
         """
+        if self.left_out:
+            raise ConfigurationError(
+                f"the run cannot be a baseline: {self.left_out} of {len(self.cases) + self.left_out} cases of the "
+                "suite were not selected."
+            )
         found = Baseline.of(self.measurement(), captured_at=datetime.now(UTC))
         return write_baseline(found, path, self.cases, self.results, update=update)
 
@@ -315,6 +322,7 @@ def report_of(
         outdated=tuple(outdated),
         unused=tuple(unused),
         recorded=tuple(recorded),
+        left_out=head.get("left_out", 0),
         **head.get("options", {}),
     )
 

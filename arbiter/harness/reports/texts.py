@@ -29,7 +29,8 @@ _MARKS: Mapping[str, str] = {"regressed": "✗", "improved": "✓", "steady": "�
 
 def head(report: Report) -> list[str]:
     """The target, the mode, how much was run, who judged it, and what makes the numbers doubtful."""
-    parts = [report.target, report.mode, counted(len(report.cases), "case")]
+    cases = counted(len(report.cases) + report.left_out, "case")
+    parts = [report.target, report.mode, f"{len(report.cases):,} of {cases}" if report.left_out else cases]
     if len(report.results) > len(report.cases):
         parts.append(counted(len(report.results), "run"))
     for model, calibrated in report.judges.items():
