@@ -25,9 +25,19 @@ __all__ = ["baseline_files", "baseline_if_measured", "read_baseline", "write_bas
 def baseline_files(path: str | Path, cases: Iterable[Case]) -> dict[str, Path]:
     """The files of a baseline that may be there: `path`, or for agents with a folder as `path` one for each of them, by
     agent."""
-    of_agents = [case.id for case in cases if is_agent(case) or case.id.startswith(CHANNEL)]
+    of_agents = _agents(cases)
     folder = Path(path)
     return {id: folder / f"{id}.json" for id in of_agents} if of_agents and folder.is_dir() else {"": folder}
+
+
+def _agents(cases: Iterable[Case]) -> list[str]:
+    """The agents and channels among the cases."""
+    return [case.id for case in cases if is_agent(case) or case.id.startswith(CHANNEL)]
+
+
+def _owner(row: str, ids: Iterable[str]) -> str:
+    """The agent, or channel, of a row; "" for one that all share."""
+    return max((id for id in ids if row.endswith(f".{id}")), key=len, default="")
 
 
 def baseline_if_measured(path: str | Path, cases: Iterable[Case]) -> Baseline | None:
@@ -38,10 +48,14 @@ def baseline_if_measured(path: str | Path, cases: Iterable[Case]) -> Baseline | 
 
 
 def read_baseline(path: str | Path, cases: Iterable[Case]) -> Baseline:
-    """The baseline in a file; or those of agents in a folder, as one. Raises `BaselineError`."""
+    """The baseline in a file; or those of agents in a folder, as one. Raises `BaselineError`.
+
+    Of agents it has those of the cases: `--agents` leaves the others out.
+    """
+    cases = tuple(cases)
     files = baseline_files(path, cases)
     if "" in files:
-        return Baseline.read(path)
+        return _of(_agents(cases), Baseline.read(path))
     parts = {id: Baseline.read(file) for id, file in files.items() if file.exists()}
     if not parts:
         raise BaselineError(
@@ -79,6 +93,25 @@ def read_baseline(path: str | Path, cases: Iterable[Case]) -> Baseline:
     )
 
 
+def _of(agents: Sequence[str], baseline: Baseline) -> Baseline:
+    """The part of a baseline that is about these agents; all of it if there are none, as in other suites."""
+    known = baseline.identity.cases
+    others = {id for id in known if id not in agents} if agents else set[str]()
+    return replace(
+        baseline,
+        identity=replace(baseline.identity, cases={id: of for id, of in known.items() if id not in others}),
+        rows={
+            name: replace(
+                row,
+                cases={case: values for case, values in row.cases.items() if case not in others},
+                missing={case: outcomes for case, outcomes in row.missing.items() if case not in others},
+            )
+            for name, row in baseline.rows.items()
+            if _owner(name, {*agents, *others}) not in others
+        },
+    )
+
+
 def _together(parts: Iterable[Mapping[str, Row]]) -> dict[str, Row]:
     found: dict[str, Row] = {}
     for rows in parts:
@@ -102,10 +135,7 @@ def write_baseline(
     files = baseline_files(path, cases)
     if "" in files:
         return baseline.write(path, update=update)
-    owners = {
-        name: max((id for id in files if name.endswith(f".{id}")), key=len, default="")
-        for name in baseline.rows
-    }
+    owners = {name: _owner(name, files) for name in baseline.rows}
     parts = {
         id: _part(baseline, id, owners, [result for result in results if result.case_id == id])
         for id in files

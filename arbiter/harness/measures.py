@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from arbiter.harness.agents import is_agent
@@ -59,7 +59,10 @@ def rows_of(
         )
         for name, measure in _named(kinds, labels, measures, asserting).items()
     }
-    return _with_evidence(rows, [case.id for case in cases if is_agent(case)])
+    agents = [case.id for case in cases if is_agent(case)]
+    if agents and len(cases) == 1 and COMPLETED in rows:  # one agent makes no pairs; its row has one element
+        rows[COMPLETED] = replace(rows[COMPLETED], is_sampled=True)
+    return _with_evidence(rows, agents)
 
 
 def _with_evidence(rows: dict[str, Row], agents: Sequence[str]) -> dict[str, Row]:

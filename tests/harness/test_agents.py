@@ -274,7 +274,9 @@ def test_each_agent_has_a_baseline_of_its_own_in_a_folder(
 
     loaded().run().save_baseline("one.json")
     assert rows() == rows("--baseline", "one.json")
-    assert not any(name.endswith(".ilka") for name in rows("--agents", "tomasz"))
+    for file in ("golden", "one.json"):
+        assert not any(name.endswith(".tomasz") for name in rows("--agents", "ilka", "--baseline", file))
+        assert Said("run", "--agents", "ilka", "--baseline", file).code == 0
     scores.append(worse)
     Path("golden/tomasz.json").unlink()
     means = {"agentId": "ilka", "capturedAt": "2026-11-20T09:12:00Z", "dimensions": ilka["dimensions"]}
@@ -283,6 +285,21 @@ def test_each_agent_has_a_baseline_of_its_own_in_a_folder(
     assert (fallen["tone.ilka"], fallen["tone.tomasz"]) == ("regressed", "new")
     with pytest.raises(ConfigurationError, match="suites: has no file for ilka, tomasz, env:quay"):
         loaded().run().compare("suites")
+
+
+def test_one_agent_is_compared_with_its_baseline(crew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One agent makes no pairs of "completed"."""
+
+    def judge(_: Any) -> Says:
+        return Says(scored)
+
+    monkeypatch.setattr("arbiter.harness.kinds.judge_of", judge)
+    target = {**SUITE["target"], "agents": {"ilka": SUITE["target"]["agents"]["ilka"]}}
+    del target["channels"]
+    write_suite(target=target, scorers=SUITE["scorers"][:1], gate={"baseline": "one.json"})
+    assert Said("baseline", "suites/crew.yaml", "--repeats", "1").code == 0
+    said = Said("run", "--format", "json")
+    assert (said.code, json.loads(said.out)["comparison"]["rows"]["completed"]["method"]) == (0, "means")
 
 
 def test_another_window_asks_the_same_of_agents(crew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
