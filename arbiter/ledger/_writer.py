@@ -238,8 +238,10 @@ class Writer:
             while self._queue and len(batch) < BATCH:
                 event = self._queue.popleft()
                 is_open = event.queued + event.patience > now and event.is_open()
-                # What may be lost is compared with what is written, so it does not overtake a node run.
-                if is_open or (event.kind == "recovered" and event.where()[0].place in open_places):
+                # A thread's entries stay in the order of its node runs, unless somebody waits for the commit.
+                if is_open or (
+                    open_places and event.committed is None and event.where()[0].place in open_places
+                ):
                     waiting.append(event)
                     open_places.add(event.where()[0].place)
                 else:

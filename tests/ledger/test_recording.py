@@ -48,7 +48,7 @@ from arbiter.ledger._fitting import fitted
 from arbiter.ledger.replaying._views import Notes, has_marks, state_of
 from tests.ledger.ledger_support import conf, payments, recorded, sql
 from tests.processes import python
-from tests.support import MODES, Chat, Check, Judge, Spy, State, allow, chain, examples, run
+from tests.support import MODES, Chat, Check, Hold, Judge, Spy, State, allow, chain, examples, run, until
 
 READ = """
 import sys
@@ -476,6 +476,22 @@ def test_an_evaluation_that_ends_late_is_merged_into_its_item(tmp_path: Path) ->
         (late,) = ledger.items(evaluator="slow", below=0.5)
         assert late.evaluation_results["slow"].score == 0.25
         assert ledger.verify()
+
+
+def test_a_slow_evaluation_does_not_change_the_order_of_node_runs(tmp_path: Path, hold: Hold) -> None:
+    """The node runs after it are written no earlier, and its thread ends where it ended."""
+    with Ledger(tmp_path / "l.db", flush_every=0.01) as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        arbiter_os.add_evaluator(Judge("slow", hold.then(0.25), target_nodes="a"))
+        app = arbiter_os.govern(chain(Spy("a"), Spy("b"), Spy("c"), checkpointer=InMemorySaver()))
+        app.invoke({}, conf("t"))
+        until(lambda: len(ledger.items().page()) == 3)
+        stored = ledger.history("t")
+        assert [item.node for item in stored.items()] == ["a", "b", "c"]
+        assert [item.node for item in ledger.items(thread_id="t", order="oldest")] == ["a", "b", "c"]
+        hold.release()
+        assert ledger.flush(60)
+        assert ledger.history("t").to_jsonl() == arbiter_os.history_of(thread_id="t").to_jsonl()
 
 
 CANARIES = "canary-7431"
