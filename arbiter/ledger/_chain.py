@@ -10,10 +10,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
+from uuid import UUID, uuid4
 
 import orjson
 
 SALT_BYTES = 16
+_MILLISECONDS = 2**48 - 1
+
+
+def new_name(at: int) -> str:
+    """A uuid for a ledger that was made at that time, in whole milliseconds since 1970. Its last 48 bits are the
+    time, which every chain therefore proves (version 8 of RFC 9562).
+    """
+    drawn = uuid4().int & ~(_MILLISECONDS | 0xF << 76)
+    return str(UUID(int=drawn | 8 << 76 | at))
+
+
+def made_at(ledger: str) -> int | None:
+    """The time in the name of a ledger, in microseconds; None if it has none."""
+    try:
+        name = UUID(ledger)
+    except ValueError:
+        return None
+    return (name.int & _MILLISECONDS) * 1_000 if name.version == 8 else None
 
 
 def canonical(body: Mapping[str, Any]) -> bytes:

@@ -126,7 +126,8 @@ class Recording(HistoryListener):
             config = dict(execution.config)
             if isinstance(config.get("thread_id"), str):
                 config["thread_id"] = event.origin.thread_id  # as the thread is named in the ledger
-            event.contents = {"config": capture(config)}
+            # The subject's name as the thread's row has it, whatever key it came from.
+            event.contents = {"config": capture(config), "subject": event.origin.subject}
         self._writer.add(event)
 
     def _event(self, kind: Kind, record: Record, at: float, fields: dict[str, Any]) -> Event:

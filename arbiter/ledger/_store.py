@@ -20,7 +20,7 @@ from uuid import uuid4
 import orjson
 
 from arbiter._databases import newer, path_of, writing
-from arbiter.ledger._chain import SALT_BYTES, canonical, commitment, first_hash, next_hash
+from arbiter.ledger._chain import SALT_BYTES, canonical, commitment, first_hash, new_name, next_hash
 from arbiter.ledger._contents import BYTES, CHARS, before_redaction, bounded_texts, dumped
 from arbiter.ledger._database import CHANNEL, SCHEMA, DatabaseFile, LedgerError, last_entry
 from arbiter.ledger._entries import (
@@ -191,7 +191,9 @@ class Store:
 
     def _identity(self) -> tuple[str, int]:
         own, known = "SELECT uuid, schema FROM ledgers", int(SCHEMA.newest)
-        uuid, schema = str(uuid4()), known
+        at = time.time_ns() // 1_000_000
+        uuid: Any = new_name(at)
+        schema: Any = known
         with self.engine.connect() as connection:
             found = connection.exec_driver_sql(own).first()
         if found is None:
@@ -201,11 +203,11 @@ class Store:
                     mark = self.statements.mark
                     connection.exec_driver_sql(
                         f"INSERT INTO ledgers (id, uuid, schema, created_at) VALUES (1, {mark}, {mark}, {mark})",
-                        (uuid, known, time.time_ns() // 1000),
+                        (uuid, known, at * 1_000),
                     )
         if found is not None:
             uuid, schema = found
-        if schema > known:
+        if not isinstance(schema, int) or schema > known:
             url = str(self.engine.url)
             self.engine.dispose()
             raise newer(path_of(url) or url, schema, SCHEMA)

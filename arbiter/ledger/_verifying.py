@@ -18,7 +18,8 @@ import orjson
 
 from arbiter.history._record import Described
 from arbiter.ledger._anchors import Head, Key, anchor_hash, merkle_root, signed_part
-from arbiter.ledger._chain import canonical, commitment, first_hash, next_hash
+from arbiter.ledger._chain import canonical, commitment, first_hash, made_at, next_hash
+from arbiter.ledger._database import SCHEMA
 from arbiter.ledger._entries import (
     COLUMNS,
     HOUR,
@@ -115,15 +116,29 @@ class _Thread:
     outcome: Any
     graph: Any
     erased_at: Any
+    thread_id: Any
+    subject: Any
+    subjects: set[Any] = field(default_factory=set[Any])
+    """Holds the subjects that are stored for it besides its present one."""
     graphs: set[Any] = field(default_factory=set[Any])
     """Holds the names of the graphs that its entries name, and None if one may be missing."""
-    erasures: set[Any] = field(default_factory=lambda: {None})
-    """Holds the times of the erasures that the chain names."""
+    last_erased: int | None = None
+    """Is the time of the newest erasure that the chain names."""
+    pruned_ats: tuple[int, int] | None = None
+    """Holds the times of the first and the last of the entries that were pruned with it."""
     ats: list[int] = field(default_factory=list[int])
-    """Holds the times of the first and the newest entry, and the latest of all times."""
+    """Holds the time of the first entry, and the latest."""
     ended: str | None = None
-    names: set[str] = field(default_factory=set[str])
-    """Holds the thread ids that the contents of executions name."""
+    names: set[str | None] = field(default_factory=set[str | None])
+    """Holds the thread ids that its entries name, None for a thread without one."""
+    about: set[str] = field(default_factory=set[str])
+    """Holds the subjects that the contents of executions name."""
+    executions: set[Any] = field(default_factory=set[Any])
+    known: set[Any] = field(default_factory=set[Any])
+    """Holds the executions whose contents say whom they were for. The others still run, or their contents are gone."""
+    ids: dict[int, int] = field(default_factory=dict[int, int])
+    """Holds the id of each entry that an anchor names, by the number of the entry."""
+    last_id: int = 0
     hashes: dict[int, bytes] = field(default_factory=dict[int, bytes])
     """Holds the hash of each entry that an anchor names, by the number of the entry."""
     first_wrong: int | None = None
@@ -164,6 +179,8 @@ class Verifier:
         self.found = Verification()
         self.threads: dict[int, _Thread] = {}
         self.counts = Counts()
+        self.texts: dict[str, set[str]] = {"graph": set(), "rules": set()}
+        """Holds the digests by which node runs name graphs and rules."""
 
     def run(self) -> Verification:
         with self.engine.connect() as connection:
@@ -189,13 +206,48 @@ class Verifier:
             self._check_head(thread)
         self._check_anchors(anchors)
         if self.thread_id is None:
+            self._check_ledger(connection)
+            self._check_rows(connection)
             self._check_counts(connection)
+
+    def _check_ledger(self, connection: Connection) -> None:
+        """Compare the ledger's own row: its uuid, which the chains name, holds the time at which it was made."""
+        row = connection.exec_driver_sql("SELECT schema, created_at, last_entry FROM ledgers").one()
+        newest = connection.exec_driver_sql("SELECT MAX(id) FROM entries").scalar() or 0
+        expected = int(SCHEMA.newest), made_at(self.uuid), newest
+        names = ("schema", "created_at", "last_entry")
+        wrong = [
+            name
+            for name, value, stored in zip(names, expected, row, strict=True)
+            if value is not None and value != stored
+        ]
+        if wrong and not self._is_any_wrong():
+            self._add("ledger", None, None, f"{', '.join(wrong)}: the columns of the ledger were changed.")
+
+    def _check_rows(self, connection: Connection) -> None:
+        """Rows that belong to no entry, thread or anchor."""
+        for table, column, of in (
+            ("contents", "entry", "entries"),
+            ("scores", "entry", "entries"),
+            ("subjects", "thread", "threads"),
+            ("anchor_heads", "anchor", "anchors"),
+        ):
+            lost = connection.exec_driver_sql(
+                f"SELECT COUNT(*) FROM {table} WHERE {column} NOT IN (SELECT id FROM {of})"
+            ).scalar()
+            if lost:
+                self._add("row", None, None, f"{table}: {lost} rows belong to nothing in {of}.")
+
+    def _is_any_wrong(self) -> bool:
+        return any(thread.first_wrong is not None for thread in self.threads.values())
 
     def _read_texts(self, connection: Connection) -> dict[str, str]:
         """Compare the graphs and the rules with the digests by which bodies name them. Returns the graphs' names."""
         names: dict[str, str] = {}
-        for table in ("graphs", "constitutions"):
+        for name, table in (("graph", "graphs"), ("rules", "constitutions")):
+            stored = set[Any]()
             for digest, body in connection.exec_driver_sql(f"SELECT digest, body FROM {table}"):
+                stored.add(digest)
                 if Described.of(str(body)).digest != digest:
                     self._add(
                         "text",
@@ -204,7 +256,11 @@ class Verifier:
                         f"{table}: the text under {digest} is not the one that was stored.",
                     )
                 elif table == "graphs":
-                    names[digest] = str(orjson.loads(body).get("name"))
+                    names[digest] = _name_of(body)
+            for digest in sorted(self.texts[name] - stored):
+                self._add(
+                    "text", None, None, f"{table}: the text under {digest}, which entries name, is gone."
+                )
         return names
 
     def _add(self, kind: str, thread: _Thread | None, seq: int | None, message: str) -> None:
@@ -221,7 +277,7 @@ class Verifier:
     def _read_threads(self, connection: Connection) -> None:
         rows = connection.exec_driver_sql(
             "SELECT id, ref, thread_id, head_seq, head_hash, pruned_at, items, denied, asked, first_at, last_at, "
-            "outcome, graph, erased_at FROM threads"
+            "outcome, graph, erased_at, thread_id, subject FROM threads"
         )
         for id, ref, name, seq, hash, pruned, items, denied, asked, *times in rows:
             if self.thread_id not in (None, name, ref):
@@ -238,6 +294,9 @@ class Verifier:
                 asked,
                 *times,
             )
+        for id, subject in connection.exec_driver_sql("SELECT thread, subject FROM subjects"):
+            if id in self.threads:
+                self.threads[id].subjects.add(subject)
         self.found.threads = len(self.threads)
 
     def _read_entries(self, connection: Connection) -> None:
@@ -315,7 +374,10 @@ class Verifier:
         # The next entry is compared with what is stored here, so that one edit is one finding.
         thread.last_hash = stored
         if seq in thread.hashes:
-            thread.hashes[seq] = stored
+            thread.hashes[seq], thread.ids[seq] = stored, row[0]
+        if row[0] <= thread.last_id:
+            self._add("column", thread, seq, f"its id {row[0]} is not after that of the entry before it.")
+        thread.last_id = row[0]
         try:
             parsed: Any = orjson.loads(body)
             is_canonical = canonical(parsed) == str(body).encode()
@@ -360,6 +422,7 @@ class Verifier:
         try:
             said: Any = orjson.loads(body)
             head = bytes.fromhex(said["head"])
+            count, since, until = int(said["entries"]), int(said["since"]), int(said["until"])
             is_right = (said["kind"], said["upto"] + 1, said["at"]) == ("pruned", seq, thread.pruned_at)
         except (ValueError, TypeError, KeyError):
             return
@@ -368,7 +431,8 @@ class Verifier:
             thread.last_hash = head
             if seq - 1 in thread.hashes:
                 thread.hashes[seq - 1] = head
-            self.found.pruned += int(said["entries"])
+            self.found.pruned += count
+            thread.pruned_ats = since, until
 
     def _check_columns(
         self, thread: _Thread, row: Any, body: Mapping[str, Any], expected: Sequence[Any]
@@ -407,16 +471,24 @@ class Verifier:
         scored: Sequence[Scored],
         content: Any,
     ) -> None:
+        if body["kind"] not in ("erasure", "pruned", "gap"):
+            thread.executions.add(body.get("execution"))
+            if body.get("run") == thread.ref:  # a thread without an id is named by its run
+                thread.names.add(None)
         if body["kind"] in ITEMS:
             # While an execution runs, nothing names its graph but the items of its own nodes.
             thread.graphs.add(None if body.get("namespace") else body.get("graph"))
+            for name, digests in self.texts.items():
+                if name in body:
+                    digests.add(body[name])
             verdict = columns[VERDICT]
             thread.counted[0] += 1
             thread.counted[1] += verdict == "deny"
             thread.counted[2] += verdict == "ask"
         if body["kind"] == "erasure":
             thread.erased_upto = max(thread.erased_upto, int(body.get("upto", 0)))
-            thread.erasures.add(body["at"])
+            thread.last_erased = body["at"]
+            thread.about, thread.executions, thread.known = set(), set(), set()
         if body["kind"] == "pruned":
             thread.emptied_upto = max(thread.emptied_upto, int(body.get("upto", 0)))
         if body["kind"] == "gap":
@@ -426,17 +498,25 @@ class Verifier:
         if body["kind"] == "execution":
             thread.ended = str(body.get("outcome"))
             thread.graphs.add(body.get("graph"))
-            thread.names |= _thread_ids(content)
+            self._add_names(thread, body, content)
         number: int = body["at"]
-        if body["kind"] != "pruned":  # a thread is as old as what happened in it
-            first, newest, latest = thread.ats or (number, number, number)
-            if body["kind"] != "erasure":
-                newest = number
-            thread.ats = [first, newest, max(latest, number)]
+        if body["kind"] not in ("erasure", "pruned"):  # a thread is as old as what happened in it
+            first, latest = thread.ats or (number, number)
+            thread.ats = [first, max(latest, number)]
         at = _time(number)
         self.found.since = at if self.found.since is None else min(self.found.since, at)
         self.found.until = at if self.found.until is None else max(self.found.until, at)
         self.counts.add(body, columns, scored)
+
+    def _add_names(self, thread: _Thread, body: Mapping[str, Any], content: Any) -> None:
+        """Add what the contents of an execution say about its thread and its subject, unless it was redacted."""
+        found: Any = {} if content is None else orjson.loads(content)
+        name: Any = (found.get("config") or {}).get("thread_id")
+        if _is_whole(name):
+            thread.names.add(name)
+        if "subject" in found and (found["subject"] is None or _is_whole(found["subject"])):
+            thread.known.add(body.get("execution"))
+            thread.about |= {found["subject"]} - {None}
 
     def _check_head(self, thread: _Thread) -> None:
         if any(seq <= thread.erased_upto for seq in thread.without_contents):
@@ -461,7 +541,7 @@ class Verifier:
                 None,
                 f"its head is entry {thread.head_seq}, its newest entry is {thread.last_seq}.",
             )
-        if thread.first_wrong is None and thread.pruned_at is None and (wrong := _unlike(thread)):
+        if thread.first_wrong is None and (wrong := _unlike(thread)):
             self._add("column", thread, None, f"{', '.join(wrong)}: the columns do not match its entries.")
         counted = [thread.items, thread.denied, thread.asked]
         if thread.first_wrong is None and thread.counted != counted and thread.pruned_at is None:
@@ -506,6 +586,8 @@ class Verifier:
                 broken = True
             broken |= not self._is_signed_well(line, name)
             broken |= not self._reaches(anchor, name)
+            if self.thread_id is None and not self._ends_at(anchor) and not self._is_any_wrong():
+                self._add("anchor", None, None, f"{name} does not name the newest entry of its threads.")
             if not broken:
                 heads_of |= {head.ref: head.seq for head in heads}
                 self.found.anchor = line
@@ -568,13 +650,20 @@ class Verifier:
                 fine = False
         return fine
 
+    def _ends_at(self, anchor: Mapping[str, Any]) -> bool:
+        """Whether the newest of the entries that an anchor knows is the one that it names."""
+        upto, by_ref = anchor["line"]["upto"], {thread.ref: thread for thread in self.threads.values()}
+        ids = [by_ref[ref].ids.get(seq) for ref, (seq, _) in anchor["heads"].items() if ref in by_ref]
+        known = [id for id in ids if id is not None]
+        # Others were pruned.
+        newest = max(known, default=0)
+        return newest == upto or (newest < upto and len(known) < len(ids))
+
     # Counts
 
     def _check_counts(self, connection: Connection) -> None:
-        pruned = connection.exec_driver_sql(
-            "SELECT MAX(last_at) FROM threads WHERE pruned_at IS NOT NULL"
-        ).scalar()
-        least = -1 if pruned is None else int(pruned) // HOUR
+        pruned = [each.last_at for each in self.threads.values() if each.pruned_at is not None]
+        least = max((at // HOUR for at in pruned if isinstance(at, int)), default=-1)
         stored: dict[Count, Totals] = {
             (hour if isinstance(hour, int) else least + 1, kind, name, value): Totals(*amounts)
             for hour, kind, name, value, *amounts in connection.exec_driver_sql(
@@ -587,7 +676,7 @@ class Verifier:
             for count in stored.keys() | counted.keys()
             if not _alike(stored.get(count), counted.get(count), whole=count[0] > least)
         }
-        if wrong and not any(thread.first_wrong is not None for thread in self.threads.values()):
+        if wrong and not self._is_any_wrong():
             kinds = ", ".join(sorted({str(count[1]) for count in wrong}))
             self._add(
                 "rollups", None, None, f"{len(wrong)} hourly counts ({kinds}) do not match the entries."
@@ -604,7 +693,7 @@ def _alike(stored: Totals | None, counted: Totals | None, *, whole: bool) -> boo
     hour were pruned, more may be stored than is counted.
     """
     if stored is not None and not whole:
-        return counted is None or stored.n >= counted.n
+        return counted is None or _whole(stored.n) >= counted.n
     if stored is None or counted is None:
         return False
     same = (stored.n, stored.least, stored.most) == (counted.n, counted.least, counted.most)
@@ -614,29 +703,46 @@ def _alike(stored: Totals | None, counted: Totals | None, *, whole: bool) -> boo
     return same and abs(stored.total - counted.total) <= 1e-6 * max(1.0, abs(stored.total))
 
 
-def _thread_ids(content: Any) -> set[str]:
-    """The thread id in the configuration of an execution, if it is kept there and was not redacted."""
-    found: Any = {} if content is None else orjson.loads(content)
-    config: Any = found.get("config") or {}
-    name: Any = config.get("thread_id")
-    return {name} if isinstance(name, str) and "[secret" not in name else set[str]()
+def _is_whole(name: Any) -> bool:
+    """Whether a name in contents is the name itself: no part of it was redacted or cut."""
+    return isinstance(name, str) and "[secret" not in name
+
+
+def _name_of(graph: Any) -> str:
+    """The name of a graph in its text; "" in a text that the ledger has not written."""
+    try:
+        return str(orjson.loads(graph)["name"])
+    except (LookupError, TypeError, ValueError):
+        return ""
 
 
 def _unlike(thread: _Thread) -> list[str]:
     """The columns of a thread that are not what its entries say."""
-    if not thread.ats:
-        return []
-    first, newest, latest = thread.ats
+    has_name = thread.last_erased is None and thread.pruned_at is None
+    subjects = {thread.subject, *thread.subjects} - {None}
     fits = {
-        "first_at": thread.first_at == first,
-        "last_at": isinstance(thread.last_at, int) and newest <= thread.last_at <= latest,
-        "outcome": thread.outcome == thread.ended,
-        "thread_id": thread.names <= {thread.name},
-        # Entries of other kinds, such as `started`, do not name it.
-        "graph": not thread.graphs or not thread.graphs.isdisjoint({thread.graph, None}),
-        "erased_at": thread.erased_at in thread.erasures,
+        "thread_id": thread.names <= {thread.thread_id} if has_name else thread.thread_id is None,
+        "subject": thread.about <= subjects
+        and (thread.subject is not None or not subjects)
+        and (subjects == thread.about or not thread.executions <= thread.known),
     }
+    if thread.pruned_ats is not None:
+        since, until = thread.pruned_ats
+        latest = max([until, *thread.ats[1:]])
+        fits["first_at"] = _is_between(since, thread.first_at, latest)
+        fits["last_at"] = _is_between(since, thread.last_at, latest)
+    elif thread.ats:
+        fits["first_at"] = thread.first_at == thread.ats[0]
+        fits["last_at"] = thread.last_at == thread.ats[1]
+        fits["outcome"] = thread.outcome == thread.ended
+        # Entries of other kinds, such as `started`, do not name it.
+        fits["graph"] = not thread.graphs or not thread.graphs.isdisjoint({thread.graph, None})
+        fits["erased_at"] = thread.erased_at == thread.last_erased
     return [name for name, does_fit in fits.items() if not does_fit]
+
+
+def _is_between(first: int, at: Any, last: int) -> bool:
+    return isinstance(at, int) and first <= at <= last
 
 
 def _blob(value: Any) -> bytes:

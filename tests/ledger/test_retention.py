@@ -115,6 +115,12 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     ),
     "the thread is not marked": ("UPDATE threads SET pruned_at = NULL WHERE id = 1",),
     "a thread is marked": ("UPDATE threads SET pruned_at = 1 WHERE id = 4",),
+    "the thread has a name": ("UPDATE threads SET thread_id = 'mallory' WHERE id = 1",),
+    "the thread has a subject": ("UPDATE threads SET subject = 'mallory' WHERE id = 1",),
+    # Hourly counts are compared from the last hour on of which something was pruned.
+    "the thread ended later": (f"UPDATE threads SET last_at = {2**61} WHERE id = 1",),
+    "the thread ended at no time": ("UPDATE threads SET last_at = 'x' WHERE id = 1",),
+    "a count is no number": ("UPDATE rollups SET n = 'x' WHERE kind = 'items'",),
     "contents of later entries": (
         "DELETE FROM contents WHERE entry IN (SELECT id FROM entries WHERE thread = 2 AND seq = 5)",
     ),
