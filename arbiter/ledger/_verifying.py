@@ -233,7 +233,7 @@ class Verifier:
             ("anchor_heads", "anchor", "anchors"),
         ):
             lost = connection.exec_driver_sql(
-                f"SELECT COUNT(*) FROM {table} WHERE {column} NOT IN (SELECT id FROM {of})"
+                f"SELECT COUNT(*) FROM {table} WHERE NOT EXISTS (SELECT 1 FROM {of} WHERE {of}.id = {table}.{column})"
             ).scalar()
             if lost:
                 self._add("row", None, None, f"{table}: {lost} rows belong to nothing in {of}.")
