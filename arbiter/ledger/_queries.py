@@ -1,7 +1,8 @@
 """Questions to a ledger: pages by cursor, newest first, and counts from the rollups.
 
 No page reads the whole ledger: it walks one index, reads at most 10,000 rows, and may therefore be short and
-still have a next one. New items do not move it.
+still have a next one. A cursor also names the newest entry at the time of the first page: later ones are on no
+page, so that a walk ends, and a new attempt hides no node run that it has not come to yet.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _REF = re.compile(r"[0-9a-f][0-9a-f-]{7,35}\Z")
 _EARLIEST = -(2**62)
 _DIGITS = 18
 """Longer numbers do not fit the databases' integers."""
+_CURSOR = re.compile(r"([^.]+)\.([0-9]{1,18})(?:\.([0-9]{1,18}))?\Z")
 _AGO = re.compile(r"(\d+)([smhdw])\Z")
 Order = Literal["newest", "oldest"]
 Named = Literal["node", "instruction", "policy", "evaluator"]
@@ -130,7 +132,11 @@ class _Query:
 
     def add(self, condition: str, *values: Any) -> None:
         self.where.append(condition.replace("?", self.mark))
-        self.values.extend(values)
+        # An argument of a command that is not UTF-8 has characters that no database takes, and no name has.
+        self.values.extend(
+            each.encode("utf-8", "backslashreplace").decode() if isinstance(each, str) else each
+            for each in values
+        )
 
     @property
     def conditions(self) -> str:
@@ -174,7 +180,7 @@ class Queries:
 
     def _walked(
         self,
-        statement_of: Callable[[Filter, str | None], tuple[str, list[Any]]],
+        statement_of: Callable[[Filter, int | None, int], tuple[str, list[Any]]],
         wanted: Filter,
         limit: int,
         after: str | None,
@@ -183,7 +189,8 @@ class Queries:
         _check_limit(limit)
         if wanted.thread_id is not None:
             wanted = replace(wanted, thread_id=self.names_of(wanted.thread_id)[0])
-        statement, values = statement_of(wanted, after)
+        cursor, upto = self._cursor(after)
+        statement, values = statement_of(wanted, cursor, upto)
         ids: list[int] = []
         last: int | None = None
         read = 0
@@ -195,7 +202,7 @@ class Queries:
                 if len(ids) == limit:
                     break
         more = last is not None and (len(ids) == limit or read == READ)
-        return ids, f"{self.prefix}.{last}" if more else None
+        return ids, f"{self.prefix}.{last}.{upto}" if more else None
 
     def why_none(self, wanted: Filter) -> str:
         """The reason why no item fits the filter, if it is a name that does not occur; else "".
@@ -266,11 +273,13 @@ class Queries:
             for record, (*_, thread_id, ref, run, seq) in zip(records, found, strict=True)
         ]
 
-    def statement(self, wanted: Filter, after: str | None) -> tuple[str, list[Any]]:
-        """The statement of a page: ids in its order, each with 1 if the entry fits. Tests read its plan too."""
+    def statement(self, wanted: Filter, after: int | None, upto: int) -> tuple[str, list[Any]]:
+        """The statement of the page behind the entry `after`, of those up to `upto`: ids in its order, each with 1 if
+        the entry fits. Tests read its plan too.
+        """
         query = _Query(self.mark)
         residual = _Query(self.mark)
-        order = self._add_place(query, wanted, after)
+        order = self._add_place(query, wanted, after, upto)
         query.add("e.kind IN ('item', 'recovered')")
         driving = self._driving(wanted)
         for name in ("node", "instruction", "policy", "status", "run", "verdict"):
@@ -299,7 +308,8 @@ class Queries:
             # The plus keeps SQLite from walking all later entries of a long thread by their numbers.
             residual.add(
                 "NOT EXISTS (SELECT 1 FROM entries n WHERE n.thread = e.thread AND n.task = e.task "
-                "AND +n.seq > e.seq AND n.kind IN ('item', 'recovered'))"
+                "AND +n.seq > e.seq AND +n.id <= ? AND n.kind IN ('item', 'recovered'))",
+                upto,
             )
         # Contents are read only of those that fit: a page may have to look at many others.
         statement = (
@@ -308,12 +318,12 @@ class Queries:
         )
         return statement, [*residual.values, *query.values]
 
-    def _add_place(self, query: _Query, wanted: Filter, after: str | None) -> str:
+    def _add_place(self, query: _Query, wanted: Filter, cursor: int | None, upto: int) -> str:
         """Keep to the entries of the thread and the times that are wanted, behind the cursor. Returns their order."""
         newest = wanted.order == "newest"
         comparison, direction = ("<", "DESC") if newest else (">", "ASC")
         order = f"e.at {direction}, e.id {direction}"
-        cursor = self._cursor(after)
+        query.add("+e.id <= ?", upto)  # the plus keeps SQLite from walking the ids
         if wanted.thread_id is not None:
             query.add(
                 "e.thread = (SELECT id FROM threads WHERE thread_id = ? OR ref = ?)",
@@ -347,10 +357,10 @@ class Queries:
         }
         return Page([found[id] for id in ids if id in found], next)
 
-    def statement_of_executions(self, wanted: Filter, after: str | None) -> tuple[str, list[Any]]:
+    def statement_of_executions(self, wanted: Filter, after: int | None, upto: int) -> tuple[str, list[Any]]:
         """As `statement`, for executions: they have no index of their own, so a page walks past node runs."""
         query = _Query(self.mark)
-        order = self._add_place(query, wanted, after)
+        order = self._add_place(query, wanted, after, upto)
         return (
             "SELECT e.id, CASE WHEN e.kind = 'execution' THEN 1 ELSE 0 END FROM entries e "
             f"WHERE {query.conditions} ORDER BY {order} LIMIT {READ}"
@@ -368,19 +378,21 @@ class Queries:
             return "status"
         return next((name for name in ("node", "instruction") if getattr(wanted, name) is not None), None)
 
-    def _cursor(self, after: str | None) -> int | None:
+    def _cursor(self, after: str | None) -> tuple[int | None, int]:
+        """The entry behind which a page begins, and the newest one that counts: that of now for a first page."""
         if after is None:
-            return None
-        prefix, _, id = str(after).partition(".")
-        if not id.isdecimal() or len(id) > _DIGITS:
+            return None, self.last_entry()
+        parts = _CURSOR.match(str(after))
+        if parts is None:
             raise ConfigurationError(
                 f"after: expected a cursor like '{self.prefix}.48112', got {after!r:.80}."
             )
+        prefix, id, upto = parts.groups()
         if prefix != self.prefix:
             raise ConfigurationError(f"after: the cursor {after!r:.80} is of another ledger.")
         if not list(self.rows(f"SELECT 1 FROM entries WHERE id = {self.mark}", [int(id)])):
             raise ConfigurationError(f"after: the entry of the cursor {after!r:.80} was pruned; begin anew.")
-        return int(id)
+        return int(id), int(upto or self.last_entry())
 
     def _judged(self, keys: Sequence[str]) -> list[Row]:
         """The evaluations that were written after these items: entries that name the item's task."""

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
 from sqlalchemy import create_engine
 
-from arbiter import ConfigurationError, PolicyViolationError
+from arbiter import ArbiterOS, ConfigurationError, PolicyViolationError
 from arbiter.ledger import Ledger
 from arbiter.ledger._database import DatabaseFile
 from arbiter.ledger._entries import Event, origin_of
 from arbiter.ledger._queries import Filter, Queries
 from tests.ledger.ledger_support import conf, payments, recorded
+from tests.support import Spy, State, chain
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +97,41 @@ def test_pages_by_cursor_show_each_item_once_while_others_write_and_erase(tmp_pa
             if (after := page.next) is None:
                 break
         assert sorted(seen) == sorted(there)
+
+
+def test_a_walk_ends_although_a_writer_outruns_it(tmp_path: Path) -> None:
+    """New items come after each page of the oldest ones: the walk shows those that were there at its start."""
+    with recorded(tmp_path / "l.db", 3) as ledger:
+        _, app = payments(ledger)
+        page = ledger.items(order="oldest").page(limit=1)
+        shown = [*page]
+        while page.next is not None:
+            app.invoke({}, conf("new"))
+            ledger.flush(60)
+            page = ledger.items(order="oldest").page(limit=1, after=page.next)
+            shown += page
+            assert len(shown) <= 6
+        assert [item.thread_id for item in shown] == ["t0", "t0", "t1", "t1", "t2", "t2"]
+
+
+def test_a_new_attempt_hides_no_node_run_that_a_walk_has_not_come_to(tmp_path: Path) -> None:
+    def ask(_: State) -> None:
+        interrupt("go on?")
+
+    with Ledger(tmp_path / "l.db") as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("a"), ask, checkpointer=InMemorySaver()))
+        for name in ("t", "u"):
+            app.invoke({}, conf(name))
+        ledger.flush(60)
+        page = ledger.items().page(limit=1)
+        app.invoke(Command(resume=True), conf("t"))
+        ledger.flush(60)
+        rest = ledger.items().page(after=page.next)
+        nodes = [(item.thread_id, item.node, item.status) for item in (*page, *rest)]
+        assert nodes == [
+            ("u", "ask", "interrupted"), ("u", "a", "completed"),
+            ("t", "ask", "interrupted"), ("t", "a", "completed"),
+        ]  # fmt: skip
 
 
 def test_items_come_newest_first_and_oldest_first_on_request(ledger: Ledger) -> None:
@@ -234,16 +272,16 @@ FILTERS: list[tuple[dict[str, Any], str]] = [
 def test_no_page_scans_the_whole_or_sorts_it(tmp_path: Path, wanted: Any, index: str, after: bool) -> None:
     """Each walks the index of the rarest thing that it is asked for."""
     with recorded(tmp_path / "l.db", 3) as ledger:
-        cursor = ledger.items().page(limit=2).next if after else None
+        cursor, upto = (5, 6) if after else (None, 9)
         engine = create_engine(f"sqlite:///{tmp_path / 'l.db'}")
         queries = Queries(engine, ledger.uuid, DatabaseFile.of(engine))
-        statement, values = queries.statement(Filter(**wanted), cursor)
+        statement, values = queries.statement(Filter(**wanted), cursor, upto)
         with engine.connect() as connection:
             plan = [
                 row[3] for row in connection.exec_driver_sql("EXPLAIN QUERY PLAN " + statement, tuple(values))
             ]
             if set(wanted) <= {"thread_id", "since", "until"}:
-                statement, values = queries.statement_of_executions(Filter(**wanted), cursor)
+                statement, values = queries.statement_of_executions(Filter(**wanted), cursor, upto)
                 rows = connection.exec_driver_sql("EXPLAIN QUERY PLAN " + statement, tuple(values))
                 assert index in next(row[3] for row in rows)
         engine.dispose()

@@ -41,6 +41,7 @@ def test_an_unknown_thread_or_run_is_an_error(ledger: Ledger, question: Any, sai
         ("items", {"node": "pai"}, "node is 'pai', which .* Did you mean 'pay'. Known"),
         ("items", {"policy": "limmit"}, "policy is 'limmit', .* Did you mean 'limit'"),
         ("items", {"evaluator": "scor"}, "evaluator is 'scor', .* mean 'score'"),
+        ("items", {"node": "\udcff"}, "node is '.udcff', which does not occur"),
         ("items", {"instruction": "X.Y"}, "instruction is 'X.Y', which does not occur"),
         ("items", {"subject": "user-9"}, "about the subject 'user-9'. Did you mean 'user-"),
         ("threads", {"subject": "user-9"}, "about the subject 'user-9'"),
