@@ -77,10 +77,11 @@ def _run_in(row: Sequence[Any]) -> Run:
 def _known(connection: Connection, mark: str, thread_id: str, since: int) -> Counter[Run]:
     """The node runs of a thread that ended since then, newest first read."""
     found: Counter[Run] = Counter()
-    rows = connection.execution_options(yield_per=200).exec_driver_sql(
+    rows = connection.exec_driver_sql(
         f"SELECT {_COLUMNS} FROM entries e JOIN threads t ON t.id = e.thread "
         f"WHERE t.thread_id = {mark} AND {_IS_RUN} ORDER BY e.seq DESC",
         (thread_id,),
+        execution_options={"yield_per": 200},  # of this statement: PostgreSQL cannot insert through a cursor
     )
     for row in rows:
         if row[6] >= since - _NEAR:

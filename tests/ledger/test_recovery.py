@@ -110,6 +110,28 @@ def test_recover_adds_what_is_missing_without_a_run(tmp_path: Path) -> None:
         assert ledger.verify()
 
 
+@pytest.mark.parametrize("where", ["sqlite", "postgresql"])
+def test_a_ledger_that_lacks_node_runs_gets_them_and_goes_on(
+    tmp_path: Path, request: pytest.FixtureRequest, where: str
+) -> None:
+    url = tmp_path / "l.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
+    saver = InMemorySaver()
+
+    def app_of(ledger: Ledger, **options: Any) -> Any:
+        return ArbiterOS(ledger=ledger, **options).govern(chain(Spy("a"), Spy("b"), checkpointer=saver))
+
+    with Ledger(tmp_path / "other.db") as other:
+        app_of(other).invoke({}, conf("t"))
+    with Ledger(url) as ledger:
+        app = app_of(ledger, clock=later)
+        assert ledger.recover(app) == 2
+        app.invoke({}, conf("t"))
+        assert ledger.flush(20)
+        nodes = [(item.node, bool(item.output_state)) for item in ledger.history("t").items()]
+        assert nodes == [("a", False), ("b", False), ("a", True), ("b", True)]
+        assert ledger.verify()
+
+
 def test_a_process_that_has_forgotten_a_thread_adds_nothing_twice(tmp_path: Path) -> None:
     """Node runs that are still queued here are not lost, even if they ended long ago by the clock."""
     saver = InMemorySaver()
