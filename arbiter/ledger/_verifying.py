@@ -122,6 +122,10 @@ class _Thread:
     """Holds the subjects that are stored for it besides its present one."""
     graphs: set[Any] = field(default_factory=set[Any])
     """Holds the names of the graphs that its entries name, and None if one may be missing."""
+    placed: set[Any] = field(default_factory=set[Any])
+    """Holds the executions whose graph its entries name."""
+    unplaced: set[Any] = field(default_factory=set[Any])
+    """Holds the executions of entries of other kinds, such as `started`."""
     last_erased: int | None = None
     """Is the time of the newest erasure that the chain names."""
     pruned_ats: tuple[int, int] | None = None
@@ -473,6 +477,8 @@ class Verifier:
     ) -> None:
         if body["kind"] not in ("erasure", "pruned", "gap"):
             thread.executions.add(body.get("execution"))
+            is_placed = body["kind"] in (*ITEMS, "execution")
+            (thread.placed if is_placed else thread.unplaced).add(body.get("execution"))
             if body.get("run") == thread.ref:  # a thread without an id is named by its run
                 thread.names.add(None)
         if body["kind"] in ITEMS:
@@ -735,8 +741,8 @@ def _unlike(thread: _Thread) -> list[str]:
         fits["first_at"] = thread.first_at == thread.ats[0]
         fits["last_at"] = thread.last_at == thread.ats[1]
         fits["outcome"] = thread.outcome == thread.ended
-        # Entries of other kinds, such as `started`, do not name it.
-        fits["graph"] = not thread.graphs or not thread.graphs.isdisjoint({thread.graph, None})
+        is_known = thread.graphs and thread.unplaced <= thread.placed
+        fits["graph"] = not is_known or not thread.graphs.isdisjoint({thread.graph, None})
         fits["erased_at"] = thread.erased_at == thread.last_erased
     return [name for name, does_fit in fits.items() if not does_fit]
 

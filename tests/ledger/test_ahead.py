@@ -199,3 +199,17 @@ def test_a_graph_in_which_no_node_acts_gets_a_warning(tmp_path: Path) -> None:
             app.invoke({})
     with Ledger(tmp_path / "m.db", ahead="always") as ledger:
         ArbiterOS(ledger=ledger).govern(chain(Spy("write"))).invoke({})
+
+
+def test_a_ledger_verifies_if_a_body_erases_the_thread_that_another_graph_ran_on(tmp_path: Path) -> None:
+    """The last that the erased thread has of the second graph is `started`, which does not name the graph."""
+    with Ledger(tmp_path / "l.db", ahead="always") as ledger:
+
+        def forget(_: Any) -> None:
+            ledger.erase(thread_id="t", reason="asked for")
+
+        for node in (Spy("a"), forget):
+            graph = chain(node, name=f"graph of {node.__name__}")
+            ArbiterOS(ledger=ledger).govern(graph).invoke({}, conf("t"))
+        assert ledger.flush(60)
+        assert ledger.verify().findings == []
