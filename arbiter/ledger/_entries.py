@@ -254,6 +254,13 @@ def columns_of(body: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
+def names_in(contents: Any) -> tuple[Any, Any]:
+    """The thread id and the subject in the contents of an execution, which may be what a redactor left of them."""
+    parts: Any = contents if isinstance(contents, dict) else {}
+    config: Any = parts.get("config")
+    return config.get("thread_id") if isinstance(config, dict) else None, parts.get("subject")
+
+
 def times_of(body: Mapping[str, Any]) -> tuple[float, float]:
     """The start of a node run, in POSIX seconds, and how many seconds it took: as its record had them."""
     took = body.get("took", 0)

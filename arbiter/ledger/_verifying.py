@@ -30,6 +30,7 @@ from arbiter.ledger._entries import (
     Scored,
     Totals,
     columns_of,
+    names_in,
     scored_of,
 )
 
@@ -517,12 +518,14 @@ class Verifier:
     def _add_names(self, thread: _Thread, body: Mapping[str, Any], content: Any) -> None:
         """Add what the contents of an execution say about its thread and its subject, unless it was redacted."""
         found: Any = {} if content is None else orjson.loads(content)
-        name: Any = (found.get("config") or {}).get("thread_id")
+        if not isinstance(found, dict) or "renamed" in found:
+            return
+        name, subject = names_in(found)
         if _is_whole(name):
             thread.names.add(name)
-        if "subject" in found and (found["subject"] is None or _is_whole(found["subject"])):
+        if "subject" in found and (subject is None or _is_whole(subject)):
             thread.known.add(body.get("execution"))
-            thread.about |= {found["subject"]} - {None}
+            thread.about |= {subject} - {None}
 
     def _check_head(self, thread: _Thread) -> None:
         if any(seq <= thread.erased_upto for seq in thread.without_contents):

@@ -553,6 +553,21 @@ def test_a_redactor_of_the_user_that_fails_leaves_no_text(tmp_path: Path) -> Non
         assert [item.node for item in ledger.items()] == ["a"]
 
 
+def test_a_redactor_may_change_the_names_of_a_thread_and_of_its_subject(tmp_path: Path) -> None:
+    """The columns have the true ones, so that they can be found; the contents do not prove them then."""
+
+    class Masked:
+        def redact(self, value: Any, path: Any) -> Any:
+            return json.loads(json.dumps(value).replace("ann", "XXX"))
+
+    with Ledger(tmp_path / "l.db", redactor=Masked()) as ledger:
+        payments(ledger)[1].invoke({"amount": 1}, conf("of ann"))
+        assert ledger.flush(60)
+        assert ledger.verify().findings == []
+        assert len(list(ledger.items(thread_id="of ann", subject="ann"))) == 2
+    assert b'"XXX"' in (tmp_path / "l.db").read_bytes()
+
+
 @pytest.mark.parametrize("states", ["none", "digest"])
 def test_states_that_are_not_to_be_kept_are_not_kept(tmp_path: Path, states: Any) -> None:
     with Ledger(tmp_path / "l.db", states=states) as ledger:
