@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 _PAGE = 2_000
+_PLACED = (*ITEMS, "execution")
+"""The kinds of entries that name the graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +185,9 @@ class Verifier:
         self.keys = {key.id: key for key in keys}
         self.found = Verification()
         self.threads: dict[int, _Thread] = {}
+        self.by_ref: dict[str, _Thread] = {}
         self.counts = Counts()
-        self.texts: dict[str, set[str]] = {"graph": set(), "rules": set()}
+        self.texts: dict[str, set[Any]] = {"graph": set(), "rules": set()}
         """Holds the digests by which node runs name graphs and rules."""
 
     def run(self) -> Verification:
@@ -200,10 +203,10 @@ class Verifier:
         self.uuid = str(connection.exec_driver_sql("SELECT uuid FROM ledgers").scalar())
         self._read_threads(connection)
         anchors = self._read_anchors(connection)
-        for thread in self.threads.values():
-            for anchor in anchors:
-                if (head := anchor["heads"].get(thread.ref)) is not None:
-                    thread.hashes[head[0]] = b""
+        for anchor in anchors:
+            for ref, (seq, _) in anchor["heads"].items():
+                if ref in self.by_ref:
+                    self.by_ref[ref].hashes[seq] = b""
         self._read_entries(connection)
         graphs = self._read_texts(connection)
         for thread in self.threads.values():
@@ -233,7 +236,6 @@ class Verifier:
         """Rows that belong to no entry, thread or anchor."""
         for table, column, of in (
             ("contents", "entry", "entries"),
-            ("scores", "entry", "entries"),
             ("subjects", "thread", "threads"),
             ("anchor_heads", "anchor", "anchors"),
         ):
@@ -241,7 +243,10 @@ class Verifier:
                 f"SELECT COUNT(*) FROM {table} WHERE NOT EXISTS (SELECT 1 FROM {of} WHERE {of}.id = {table}.{column})"
             ).scalar()
             if lost:
-                self._add("row", None, None, f"{table}: {lost} rows belong to nothing in {of}.")
+                self._add_lost(table, lost, of)
+
+    def _add_lost(self, table: str, rows: int, of: str) -> None:
+        self._add("row", None, None, f"{table}: {rows} rows belong to nothing in {of}.")
 
     def _is_any_wrong(self) -> bool:
         return any(thread.first_wrong is not None for thread in self.threads.values())
@@ -262,7 +267,7 @@ class Verifier:
                     )
                 elif table == "graphs":
                     names[digest] = _name_of(body)
-            for digest in sorted(self.texts[name] - stored):
+            for digest in sorted(self.texts[name] - stored - {None}, key=str):
                 self._add(
                     "text", None, None, f"{table}: the text under {digest}, which entries name, is gone."
                 )
@@ -302,6 +307,7 @@ class Verifier:
         for id, subject in connection.exec_driver_sql("SELECT thread, subject FROM subjects"):
             if id in self.threads:
                 self.threads[id].subjects.add(subject)
+        self.by_ref = {thread.ref: thread for thread in self.threads.values()}
         self.found.threads = len(self.threads)
 
     def _read_entries(self, connection: Connection) -> None:
@@ -341,7 +347,9 @@ class Verifier:
             f"{where} ORDER BY e.thread, e.seq"
         )
         for row in result:
-            yield (*row, scores.get(row[0], {}))
+            yield (*row, scores.pop(row[0], {}))
+        if scores and self.thread_id is None:
+            self._add_lost("scores", len(scores), "entries")
 
     def _scores(self, connection: Connection) -> dict[int, dict[str, tuple[Any, ...]]]:
         found: dict[int, dict[str, tuple[Any, ...]]] = defaultdict(dict)
@@ -478,16 +486,15 @@ class Verifier:
     ) -> None:
         if body["kind"] not in ("erasure", "pruned", "gap"):
             thread.executions.add(body.get("execution"))
-            is_placed = body["kind"] in (*ITEMS, "execution")
+            is_placed = body["kind"] in _PLACED
             (thread.placed if is_placed else thread.unplaced).add(body.get("execution"))
             if body.get("run") == thread.ref:  # a thread without an id is named by its run
                 thread.names.add(None)
         if body["kind"] in ITEMS:
             # While an execution runs, nothing names its graph but the items of its own nodes.
             thread.graphs.add(None if body.get("namespace") else body.get("graph"))
-            for name, digests in self.texts.items():
-                if name in body:
-                    digests.add(body[name])
+            self.texts["graph"].add(body.get("graph"))
+            self.texts["rules"].add(body.get("rules"))
             verdict = columns[VERDICT]
             thread.counted[0] += 1
             thread.counted[1] += verdict == "deny"
@@ -637,9 +644,8 @@ class Verifier:
 
     def _reaches(self, anchor: Mapping[str, Any], name: str) -> bool:
         fine = True
-        by_ref = {thread.ref: thread for thread in self.threads.values()}
         for ref, (seq, hash) in anchor["heads"].items():
-            thread = by_ref.get(ref)
+            thread = self.by_ref.get(ref)
             if thread is None:
                 if self.thread_id is None:
                     self._add("thread", None, None, f"{name} knows thread {ref[:8]}, which is gone.")
@@ -661,8 +667,8 @@ class Verifier:
 
     def _ends_at(self, anchor: Mapping[str, Any]) -> bool:
         """Whether the newest of the entries that an anchor knows is the one that it names."""
-        upto, by_ref = anchor["line"]["upto"], {thread.ref: thread for thread in self.threads.values()}
-        ids = [by_ref[ref].ids.get(seq) for ref, (seq, _) in anchor["heads"].items() if ref in by_ref]
+        upto, heads = anchor["line"]["upto"], anchor["heads"]
+        ids = [self.by_ref[ref].ids.get(seq) for ref, (seq, _) in heads.items() if ref in self.by_ref]
         known = [id for id in ids if id is not None]
         # Others were pruned.
         newest = max(known, default=0)
