@@ -256,9 +256,12 @@ def columns_of(body: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def names_in(contents: Any) -> tuple[Any, Any]:
     """The thread id and the subject in the contents of an execution, which may be what a redactor left of them."""
-    parts: Any = contents if isinstance(contents, dict) else {}
+    parts: Any = contents
+    if not isinstance(contents, dict):
+        return None, None
     config: Any = parts.get("config")
-    return config.get("thread_id") if isinstance(config, dict) else None, parts.get("subject")
+    thread_id: Any = config.get("thread_id") if hasattr(config, "get") else None
+    return thread_id, parts.get("subject")
 
 
 def times_of(body: Mapping[str, Any]) -> tuple[float, float]:

@@ -532,7 +532,8 @@ class Verifier:
             thread.names.add(name)
         if "subject" in found and (subject is None or _is_whole(subject)):
             thread.known.add(body.get("execution"))
-            thread.about |= {subject} - {None}
+            if subject is not None:
+                thread.about.add(subject)
 
     def _check_head(self, thread: _Thread) -> None:
         if any(seq <= thread.erased_upto for seq in thread.without_contents):

@@ -557,7 +557,7 @@ def test_a_redactor_may_change_the_names_of_a_thread_and_of_its_subject(tmp_path
     """The columns have the true ones, so that they can be found; the contents do not prove them then."""
 
     class Masked:
-        def redact(self, value: Any, path: Any) -> Any:
+        def redact(self, value: Any, path: Any = ()) -> Any:
             return json.loads(json.dumps(value).replace("ann", "XXX"))
 
     with Ledger(tmp_path / "l.db", redactor=Masked()) as ledger:
