@@ -323,7 +323,10 @@ class Ledger:
             rows = self._queries.thread(thread_id, after=after)
 
     def threads(self, *, subject: str | None = None, since: When = None, until: When = None) -> Threads:
-        """The threads, the one that ran last first; pages are read as they are needed."""
+        """The threads, the one that ran last first; pages are read as they are needed.
+
+        A thread that goes on between two pages moves to the front, and is on none of the next ones.
+        """
         begin, end = span(since, until, datetime.fromtimestamp(self._clock(), UTC))
         return Threads(
             self._queries,
