@@ -19,10 +19,12 @@ from arbiter._values.states import FrozenDict, FrozenList
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 _DICTS = (dict, FrozenDict)
 _LISTS = (list, FrozenList)
+_LEVELS = 100
+"""Levels of nesting below which a container is copied as one part, or not at all."""
 
 
 class Copier:
-    """Copies dicts, lists and tuples, and calls `part` to copy their contents. Each object is copied once, so
+    """Copies dicts, lists and tuples, and calls `part`, which never raises, to copy their contents. Each object is copied once, so
     messages that the states of many node runs share stay shared.
     """
 
@@ -30,6 +32,7 @@ class Copier:
         self._part = part
         self._known: dict[int, tuple[Any, Any]] = {}
         """By id, each object and its copy. The object is kept, so that its id stays its own."""
+        self._level = 0
 
     def __call__(self, value: Any) -> Any:
         kind = cast(Any, type(value))
@@ -38,7 +41,10 @@ class Copier:
         if (known := self._known.get(id(value))) is not None:
             return known[1]
         made: Any
-        if kind in _DICTS or kind is MappingProxyType:
+        self._level += 1
+        if self._level > _LEVELS:
+            made = self._know(value, self._part(value))
+        elif kind in _DICTS or kind is MappingProxyType:
             made = self._know(value, {})
             whole: Any = dict if kind in _DICTS else MappingProxyType  # past what freezes each part
             for key, part in whole.items(value):
@@ -52,6 +58,7 @@ class Copier:
             made = self._know(value, tuple(map(self, value)))
         else:
             made = self._know(value, self._part(value))
+        self._level -= 1
         return made
 
     def _know(self, value: Any, made: Any) -> Any:

@@ -202,6 +202,22 @@ def test_a_deep_copy_of_a_history_keeps_all_parts_of_states() -> None:
     assert output["messages"][0] is not item.output_state["messages"][0]
 
 
+@pytest.mark.parametrize("copied", [pickled, copy.deepcopy])
+@pytest.mark.parametrize("levels", [200, 2000])
+def test_a_deeply_nested_state_keeps_no_history_from_being_copied(copied: Any, levels: int) -> None:
+    """What pickle itself can follow is kept as it was."""
+    arbiter_os = ArbiterOS()
+    nested: Any = "core"
+    for _ in range(levels):
+        nested = [nested]
+    arbiter_os.govern(chain(Spy("a"))).invoke({"log": nested})
+    found = copied(arbiter_os.history).entries[0][0].input_state["log"]
+    depth = 0
+    while isinstance(found, list):
+        found, depth = found[0], depth + 1
+    assert (depth, found) == (levels, "core") or (levels > 1000 and depth > 100)
+
+
 @pytest.mark.parametrize("copied", [pickled, copy.deepcopy, copy.copy])
 def test_a_copy_of_an_item_has_the_same_content(copied: Any) -> None:
     arbiter_os = judged()
