@@ -90,6 +90,18 @@ def crew(project: Path) -> Path:
     return project
 
 
+@pytest.fixture
+def scores(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the judges of files answer; the last one counts."""
+    given: list[Any] = [scored]
+
+    def judge(_: Any) -> Says:
+        return Says(given[-1])
+
+    monkeypatch.setattr("arbiter.harness.kinds.judge_of", judge)
+    return given
+
+
 def test_a_row_is_an_agent_and_a_dimension_and_its_cases_are_what_was_judged(crew: Path) -> None:
     report = loaded().run()
     assert list(report.rows) == [
@@ -245,15 +257,7 @@ def test_other_messages_are_compared_as_groups_and_one_trajectory_by_its_size(cr
     assert {one["dimension"] for one in ilka["regressions"]} >= {"tone"}
 
 
-def test_each_agent_has_a_baseline_of_its_own_in_a_folder(
-    crew: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scores = [scored]
-
-    def judge(_: Any) -> Says:
-        return Says(scores[-1])
-
-    monkeypatch.setattr("arbiter.harness.kinds.judge_of", judge)
+def test_each_agent_has_a_baseline_of_its_own_in_a_folder(crew: Path, scores: list[Any]) -> None:
     write_suite(gate={"baseline": "golden/"})
     assert "there is no baseline" in Said("run").out
     assert Said("baseline", "suites/crew.yaml", "--repeats", "1").code == 0
@@ -287,13 +291,9 @@ def test_each_agent_has_a_baseline_of_its_own_in_a_folder(
         loaded().run().compare("suites")
 
 
-def test_one_agent_is_compared_with_its_baseline(crew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("scores")
+def test_one_agent_is_compared_with_its_baseline(crew: Path) -> None:
     """One agent makes no pairs of "completed"."""
-
-    def judge(_: Any) -> Says:
-        return Says(scored)
-
-    monkeypatch.setattr("arbiter.harness.kinds.judge_of", judge)
     target = {**SUITE["target"], "agents": {"ilka": SUITE["target"]["agents"]["ilka"]}}
     del target["channels"]
     write_suite(target=target, scorers=SUITE["scorers"][:1], gate={"baseline": "one.json"})
@@ -302,13 +302,9 @@ def test_one_agent_is_compared_with_its_baseline(crew: Path, monkeypatch: pytest
     assert (said.code, json.loads(said.out)["comparison"]["rows"]["completed"]["method"]) == (0, "means")
 
 
-def test_another_window_asks_the_same_of_agents(crew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("scores")
+def test_another_window_asks_the_same_of_agents(crew: Path) -> None:
     """Its messages are others, and are compared as groups; that each agent was evaluated stays one question."""
-
-    def judge(_: Any) -> Says:
-        return Says(scored)
-
-    monkeypatch.setattr("arbiter.harness.kinds.judge_of", judge)
     Path("golden").mkdir()
     write_suite(gate={"baseline": "golden/"})
     Said("baseline", "suites/crew.yaml", "--repeats", "1")
@@ -319,15 +315,7 @@ def test_another_window_asks_the_same_of_agents(crew: Path, monkeypatch: pytest.
     assert (stale.code, "the answer to ilka (repeat 1): window changed" in stale.err) == (2, True), stale.err
 
 
-def test_the_gate_ignores_dimensions_that_were_not_asked_for(
-    crew: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scores = [scored]
-
-    def judge(_: Any) -> Says:
-        return Says(scores[-1])
-
-    monkeypatch.setattr("arbiter.harness.kinds.judge_of", judge)
+def test_the_gate_ignores_dimensions_that_were_not_asked_for(crew: Path, scores: list[Any]) -> None:
     Path("golden").mkdir()
     write_suite(gate={"baseline": "golden/"})
     Said("baseline", "suites/crew.yaml", "--repeats", "1")
@@ -347,11 +335,8 @@ def test_the_gate_ignores_dimensions_that_were_not_asked_for(
 
 
 @pytest.mark.lengthy
-def test_options_choose_agents_dimensions_and_the_window(crew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def judge(_: Any) -> Says:
-        return Says(scored)
-
-    monkeypatch.setattr("arbiter.harness.kinds.judge_of", judge)
+@pytest.mark.usefixtures("scores")
+def test_options_choose_agents_dimensions_and_the_window(crew: Path) -> None:
     done = Said("run", "--agents", "ilka", "--dimensions", "adherence", "--window", "4w", "--format", "json")
     report = json.loads(done.out)
     assert [name for name in report["rows"] if name != "completed"] == ["tone.ilka"]
