@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import logging
 import signal
 import subprocess
 from pathlib import Path
@@ -110,6 +111,7 @@ def test_forgotten_drafts_are_reported_once(
 ) -> None:
     """Drafts that wait for their next attempt are bounded; if the first ones are dropped, a best draft may
     be lost."""
+    caplog.set_level(logging.WARNING, "arbiter")
     monkeypatch.setattr("arbiter.personas._gate._OPEN", 3)
     all_judged, waiting = asyncio.Event(), iter(range(8, -1, -1))
 

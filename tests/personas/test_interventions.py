@@ -1046,7 +1046,7 @@ def test_a_newer_nudge_of_an_intervention_takes_the_place_of_one_that_waits(mode
     other = Intervention(PAM, agents=[JIM]).set_functional_precondition(lambda t: True).set_effect("Sing.")
 
     def named(state: Any) -> str:
-        return state["messages"][-1].name
+        return str(state["messages"][-1].name)
 
     pam = Speaker("a", name="pam")
     builder: Any = StateGraph(Chat).add_node("jim", Speaker("b")).add_node("pam", pam)
