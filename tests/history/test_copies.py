@@ -211,9 +211,9 @@ def test_a_deeply_nested_state_keeps_no_history_from_being_copied(copied: Any, l
     for _ in range(levels):
         nested = [nested]
     arbiter_os.govern(chain(Spy("a"))).invoke({"log": nested})
-    found = copied(arbiter_os.history).entries[0][0].input_state["log"]
+    found: Any = copied(arbiter_os.history).entries[0][0].input_state["log"]
     depth = 0
-    while isinstance(found, list):
+    while not isinstance(found, str):
         found, depth = found[0], depth + 1
     assert (depth, found) == (levels, "core") or (levels > 1000 and depth > 100)
 
