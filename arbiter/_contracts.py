@@ -269,7 +269,8 @@ def is_generator(function: Any) -> bool:
 def _takes(method: Any, given: Sequence[str]) -> bool:
     try:
         with suppress(ValueError):  # it has no signature that can be read
-            inspect.signature(method).bind(*given)
+            # That of a decorator's own function, which may add arguments for the one that it wraps.
+            inspect.signature(method, follow_wrapped=False).bind(*given)
     except TypeError:
         return False
     return True

@@ -89,28 +89,24 @@ class Agents:
 
     @property
     def cases(self) -> tuple[Case, ...]:
-        """A case for each agent, and for each channel. Another window asks the same of them, about other messages."""
+        """A case for each agent, and for each channel."""
+        times = {"window": self.window}
+        times |= {"until": moment(self.until).isoformat()} if self.until is not None else {}
+        times |= {"history": self.history} if self.history is not None else {}
         return (
             *(
                 Case(
                     each.id,
-                    {"agent": each.id},
-                    metadata={"agent": each.id, "persona": asdict(each.persona), **self.times},
+                    {"agent": each.id, **times},
+                    metadata={"agent": each.id, "persona": asdict(each.persona)},
                 )
                 for each in self.agents
             ),
             *(
-                Case(f"{CHANNEL}{name}", {"channel": name}, metadata={"channel": name, **self.times})
+                Case(f"{CHANNEL}{name}", {"channel": name, **times}, metadata={"channel": name})
                 for name in self.channels
             ),
         )
-
-    @property
-    def times(self) -> dict[str, str]:
-        """The times whose messages are judged, by name."""
-        until = None if self.until is None else moment(self.until).isoformat()
-        given = {"window": self.window, "until": until, "history": self.history}
-        return {name: time for name, time in given.items() if time is not None}
 
     def end(self) -> datetime | None:
         """The end of the window; None without a message."""
@@ -204,7 +200,7 @@ class AgentsTarget(WithoutNodes):
             for id, target in self.answering.items()
             for name, digest in target.parts().items()
         }
-        return {**personas, **graphs, **self.given.times}
+        return {**personas, **graphs}
 
 
 def _plain(message: Message) -> dict[str, str]:

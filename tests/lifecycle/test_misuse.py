@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -131,6 +132,9 @@ def test_contract_classes(base: Any, add: str, method: str) -> None:
     async def ayields(self: object, *args: object) -> Any:
         yield True
 
+    def needs_more(self: object, history: Any, output: Any, attempt: Any, database: Any) -> None:
+        pass
+
     register = getattr(ArbiterOS(), add)
     missing = type("Missing", (base,), {})
     with refused(RegistrationError, "'m'", "Missing", method, "Define def"):
@@ -140,6 +144,7 @@ def test_contract_classes(base: Any, add: str, method: str) -> None:
             register(type("Lazy", (base,), {method: lazy})("m"))
     with refused(RegistrationError, "'m'", method, "cannot be called with history", "Define def"):
         register(type("Bare", (base,), {method: forget})("m"))
+    register(type("Decorated", (base,), {method: wraps(needs_more)(answer)})("decorated"))
     sound = type("Sound", (base,), {method: answer})
     register(sound("sound"))
     with refused(RegistrationError, "class Sound"):
