@@ -14,7 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -43,8 +43,9 @@ _MOST = 10
 _log = logging.getLogger("arbiter")
 _NO_INSTRUCTION = "no node has an instruction"
 _INIT = "Run `arbiter init app.py:graph`, or name the instructions in govern(graph, instructions={...})."
-
-
+_Claim = tuple[str, Sequence[str], Sequence[str], bool]
+"""The start of an error message about nodes, their names, other nodes that are named beside them, and True if the
+names have those of their parents in front."""
 _Form = tuple[str, str, tuple[str, str]]
 _RULES: _Form = ("", "rules", ("applies to no node", "apply to no node"))
 _STEPS: _Form = ("", "rules", ("waits for a step that never comes", "wait for steps that never come"))
@@ -111,13 +112,14 @@ class Coverage:
         with self._lock:
             governed = [name for name, _ in self._nodes]
         nodes = governed if among is None else list(among)
-        rules = list(contracts)
-        claims = (*map(_targets, rules), *filter(None, map(_awaited, rules)), *_bound(bindings))
-        for claim, wanted, whole in claims:
+        for claim, wanted, others, whole in (*chain.from_iterable(map(_named, contracts)), *_bound(bindings)):
             names, known = (set(each if whole else map(_own_name, each)) for each in (nodes, governed))
             for name in wanted:
                 meant = None if name in known or name in names else misspelt(name, names)
-                if meant is not None and meant not in wanted:  # a rule that names both nodes intends both
+                if meant is not None and meant not in (
+                    *wanted,
+                    *others,
+                ):  # a rule that names both intends both
                     raise UnknownNodeError(
                         claim,
                         node=name,
@@ -239,26 +241,23 @@ def _own_name(node: str) -> str:
     return node.rpartition(":")[2]
 
 
-def _targets(contract: Contract) -> tuple[str, Sequence[str], bool]:
-    """The start of an error message about a rule's nodes, the nodes, and False, since their names have no
-    parents in front.
-    """
-    skipped = contract.mode == "off" or _finds_itself(contract)
-    return f"{title_of(contract)} is for", () if skipped else contract.target_nodes or (), False
+def _named(contract: Contract) -> Iterator[_Claim]:
+    """The nodes that a rule is for, and those that it waits for. Their names have no parents in front."""
+    if contract.mode == "off":
+        return
+    targets = contract.target_nodes or ()
+    awaited = [step for steps in contract.awaited_steps for step in steps if isinstance(step, str)]
+    if not _finds_itself(contract):
+        yield f"{title_of(contract)} is for", targets, awaited, False
+    yield f"{title_of(contract)} waits for", awaited, targets, False
 
 
-def _awaited(contract: Contract) -> tuple[str, Sequence[str], bool] | None:
-    """As `_targets`, for the nodes that a rule waits for."""
-    nodes = [step for steps in contract.awaited_steps for step in steps if isinstance(step, str)]
-    return (f"{title_of(contract)} waits for", nodes, False) if nodes and contract.mode != "off" else None
-
-
-def _bound(packs: Iterable[BindingPack]) -> Iterator[tuple[str, Sequence[str], bool]]:
-    """As `_targets`, for bindings of the project's own graphs that name a node."""
+def _bound(packs: Iterable[BindingPack]) -> Iterator[_Claim]:
+    """As `_named`, for bindings of the project's own graphs that name a node."""
     for pack in packs:
         for line, (name, _) in zip(pack.lines, pack.bindings, strict=False):
             if not pack.match and not {"*", "?"}.intersection(name):
-                yield f"{pack.file}:{line}: an instruction is bound to", (name,), ":" in name
+                yield f"{pack.file}:{line}: an instruction is bound to", (name,), (), ":" in name
 
 
 def _finds_itself(contract: Contract) -> bool:

@@ -152,6 +152,15 @@ def test_a_misspelt_node_that_a_rule_waits_for_is_an_error(rule: str, tmp_path: 
         ArbiterOS.from_constitution(tmp_path).govern(graph_of("write", "respond"))
 
 
+def test_a_rule_for_a_node_may_wait_for_another_with_nearly_its_name() -> None:
+    """Here `send_mail` is a function that is labelled later."""
+    arbiter_os = ArbiterOS()
+    order = RequireBefore("order", required="node:send_mail", per="run", target_nodes=["send_mails"])
+    arbiter_os.add_policy_checker(order)
+    with pytest.raises(PolicyViolationError, match="node 'send_mail' has not passed"):
+        arbiter_os.govern(graph_of("send_mails")).invoke({})
+
+
 def test_a_reload_with_a_misspelt_target_changes_nothing(tmp_path: Path) -> None:
     rule = "checkers:\n  - {name: rule, use: at_most, times: 3, target_nodes: [%s]}"
     arbiter_os = ArbiterOS.from_constitution(pack(tmp_path, rule % "respond"))
