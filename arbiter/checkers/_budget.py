@@ -47,11 +47,11 @@ _KEEP_ITEMS = 4096
 """The number of ended node runs, and of subgraphs, that an account remembers."""
 
 _Amounts = dict[str, float]
-_Place = tuple[str, int, str]
-"""Node, step and namespace of a node run."""
 """Amounts by metric. `cost` is in millionths of a millionth of a US dollar, a whole number, so that sums are
 exact.
 """
+_Place = tuple[str, int, str]
+"""Node, step and namespace of a node run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
