@@ -19,18 +19,18 @@ from arbiter.harness.cases import Case
 from arbiter.harness.results import CaseResult
 from arbiter.harness.rows import Row
 
-__all__ = ["baseline_files", "baseline_if_measured", "read_baseline", "write_baseline"]
+__all__ = ["agents_in", "baseline_files", "baseline_if_measured", "read_baseline", "write_baseline"]
 
 
 def baseline_files(path: str | Path, cases: Iterable[Case]) -> dict[str, Path]:
     """The files of a baseline that may be there: `path`, or for agents with a folder as `path` one for each of them, by
     agent."""
-    of_agents = _agents(cases)
+    of_agents = agents_in(cases)
     folder = Path(path)
     return {id: folder / f"{id}.json" for id in of_agents} if of_agents and folder.is_dir() else {"": folder}
 
 
-def _agents(cases: Iterable[Case]) -> list[str]:
+def agents_in(cases: Iterable[Case]) -> list[str]:
     """The agents and channels among the cases."""
     return [case.id for case in cases if is_agent(case) or case.id.startswith(CHANNEL)]
 
@@ -55,7 +55,7 @@ def read_baseline(path: str | Path, cases: Iterable[Case]) -> Baseline:
     cases = tuple(cases)
     files = baseline_files(path, cases)
     if "" in files:
-        return _of(_agents(cases), Baseline.read(path))
+        return _of(agents_in(cases), Baseline.read(path))
     parts = {id: Baseline.read(file) for id, file in files.items() if file.exists()}
     if not parts:
         raise BaselineError(

@@ -312,7 +312,9 @@ def test_another_window_asks_the_same_of_agents(crew: Path) -> None:
     assert (said.code, json.loads(said.out)["comparison"]["rows"]["completed"]["verdict"]) == (0, "steady")
     Said("record")
     stale = Said("run", "--mock", "--window", "8d")
-    assert (stale.code, "the answer to ilka (repeat 1): window changed" in stale.err) == (2, True), stale.err
+    assert (stale.code, "the answer to ilka (repeat 1): its input changed" in stale.err) == (2, True), (
+        stale.err
+    )
 
 
 def test_the_gate_ignores_dimensions_that_were_not_asked_for(crew: Path, scores: list[Any]) -> None:

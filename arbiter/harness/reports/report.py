@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib import import_module
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arbiter.errors import ConfigurationError
-from arbiter.harness.agent_baselines import baseline_if_measured, read_baseline, write_baseline
+from arbiter.harness.agent_baselines import agents_in, baseline_if_measured, read_baseline, write_baseline
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.calibration import Calibration, looked_up, with_calibrations
 from arbiter.harness.canonical import compact
@@ -108,7 +108,10 @@ class Report:
 
     def _compared(self, baseline: Baseline | None, gate: GateSettings) -> Comparison:
         found = RegressionGate(gate, ci=self.ci, accept_changed=self.accept_changed)
-        return found.compare(self.measurement(), baseline)
+        run, agents = self.measurement(), agents_in(self.cases)
+        # Another window asks the same of agents, about other messages.
+        asked = {id: digest for id, digest in run.identity.cases.items() if id not in agents}
+        return found.compare(replace(run, identity=replace(run.identity, cases=asked)), baseline)
 
     def measurement(self) -> Measurement:
         """The run as the gate sees it."""
