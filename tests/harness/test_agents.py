@@ -310,6 +310,8 @@ def test_another_window_asks_the_same_of_agents(crew: Path) -> None:
     Said("baseline", "suites/crew.yaml", "--repeats", "1")
     said = Said("run", "--window", "8d", "--format", "json")
     assert (said.code, json.loads(said.out)["comparison"]["rows"]["completed"]["verdict"]) == (0, "steady")
+    # Recordings and journals hold for the window with which they were written.
+    assert [case.input["window"] for case in loaded().cases] == ["7d", "7d", "7d"]
     Said("record")
     stale = Said("run", "--mock", "--window", "8d")
     assert (stale.code, "the answer to ilka (repeat 1): its input changed" in stale.err) == (2, True), (
