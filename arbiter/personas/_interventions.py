@@ -620,8 +620,10 @@ class Intervention(_Interventions):
         try:
             if self._functional is not None:
                 answer: Any = yield from _answered(self._functional(targets))
-                if answer is None:  # a `return` is missing, and it would never fire
-                    raise TypeError("the functional precondition returned None; expected True or False")
+                if answer is None:  # it may lack a `return`, or may be a search that finds nothing
+                    with self._lock:
+                        problem = "has a functional precondition that returned None, which counts as False."
+                        self._tell("none", self.name, problem)
                 found["functional"] = bool(answer)
                 if not found["functional"]:
                     return Intervened(**found)
