@@ -33,8 +33,8 @@ from arbiter.harness.baselines import Baseline
 from arbiter.harness.cases import Case, Selection
 from arbiter.harness.comparisons import RowComparison
 from arbiter.harness.files import SCHEMA, load_suite, suite_schema
-from arbiter.harness.gate import NEVER_GATED
-from arbiter.harness.journal import run_folder, runs_in, runs_of, summary_of
+from arbiter.harness.gate import NEVER_GATED, covers
+from arbiter.harness.journal import plain_fields, run_folder, runs_in, runs_of, summary_of
 from arbiter.harness.planning import plan
 from arbiter.harness.recordings import Recordings
 from arbiter.harness.reports.report import FORMS, Report, load_report, result_to_dict, timing_of
@@ -171,7 +171,7 @@ def _selection(options: Options) -> Selection:
 
 def _prepared(file: str, suite: Suite, progress: Progress, options: Options) -> Run:
     try:
-        return suite.prepare(
+        run = suite.prepare(
             select=_selection(options),
             mode=options.mode,
             recordings=_recordings(suite, options),
@@ -186,6 +186,16 @@ def _prepared(file: str, suite: Suite, progress: Progress, options: Options) -> 
         if (told := _of_suite(file, error)) == str(error):
             raise
         raise ConfigurationError(told) from error
+    return run if options.dimensions is None or run.gate.rows is not None else _with_gated_rows(run, suite)
+
+
+def _with_gated_rows(run: Run, suite: Suite) -> Run:
+    """The run, which gates what it measures: its baseline may have dimensions that were not asked for."""
+    evaluators = [each.name for each in run.session.target.evaluators if all(map(math.isfinite, each.scale))]
+    scorers = [each.name for each in suite.judges if getattr(each.given, "dimension", "") not in NEVER_GATED]
+    expected = [EXPECT] if any(case.expect is not None for case in suite.cases) else []
+    gate = replace(run.gate, rows=[*evaluators, *scorers, *expected, COMPLETED])
+    return replace(run, gate=gate, head={**run.head, "gate": plain_fields(gate)})
 
 
 def _of_suite(file: str, error: ConfigurationError) -> str:
@@ -253,8 +263,10 @@ def _of_agents(suite: Suite, options: Options) -> Suite:
                 f"--dimensions: {unknown[0]!r} is not a dimension of the suite {suite.name!r}. Dimensions: {shown}."
                 f"{nearest(unknown[0], known)}"
             )
-        suite = replace(suite, scorers={known[name].name: known[name].given for name in wanted})
-        suite = replace(suite, gate=replace(suite.gate, rows=_gated_rows(suite)))
+        asked = {known[name].name: known[name].given for name in wanted}
+        others = [one.name for one in suite.judges if one.name not in asked]
+        rows = [row for row in suite.gate.rows or () if not any(covers(other, row) for other in others)]
+        suite = replace(suite, scorers=asked, gate=replace(suite.gate, rows=rows or None))
     about = {"--agents": options.agents, "--window": options.window, "--until": options.until}
     given = [name for name, value in about.items() if value is not None]
     if not given:
@@ -278,19 +290,6 @@ def _of_agents(suite: Suite, options: Options) -> Suite:
     if options.until is not None:
         agents = replace(agents, until=options.until)
     return replace(suite, target=agents, cases=agents.cases)
-
-
-def _gated_rows(suite: Suite) -> list[str]:
-    """The rows that the gate decides about without the dimensions that were not asked for."""
-    scorers = [each.name for each in suite.judges if getattr(each.given, "dimension", "") not in NEVER_GATED]
-    given = [each for each in suite.evaluators if not isinstance(each, str)]
-    evaluators = [each.name for each in given if all(map(math.isfinite, each.scale))]
-    expected = [EXPECT] if any(case.expect is not None for case in suite.cases) else []
-    asked = [*evaluators, *scorers, *expected, COMPLETED]
-    named = asked if suite.gate.rows is None else suite.gate.rows
-    return [
-        name for name in named if any(name == one or name.startswith(f"{one}.") for one in asked)
-    ] or asked
 
 
 def _listed(text: str) -> list[str]:

@@ -202,14 +202,14 @@ class RegressionGate:
 
     def _is_gated(self, row: Row) -> bool:
         names = self.settings.rows
-        return _is_bounded(row) and (names is None or any(_covers(name, row.name) for name in names))
+        return _is_bounded(row) and (names is None or any(covers(name, row.name) for name in names))
 
     def _ungated(self, run: Measurement, baseline: Baseline | None) -> dict[str, RowComparison]:
         """The names in the settings that gate no row: a row that is not there hides no drop."""
         known: dict[str, Row] = {**({} if baseline is None else baseline.rows), **run.rows}
         found: dict[str, RowComparison] = {}
         for name in self.settings.rows or ():
-            covered = [row for row in known.values() if _covers(name, row.name)]
+            covered = [row for row in known.values() if covers(name, row.name)]
             if any(map(_is_bounded, covered)):
                 continue
             reason = f"{name!r} is a count, which is shown and never gated"
@@ -405,7 +405,7 @@ def _notes(baseline: Baseline | None, vanished: Mapping[str, RowComparison]) -> 
     return [f"the baseline has rows that this run does not have: {', '.join(gone)}"] if gone else []
 
 
-def _covers(name: str, row: str) -> bool:
+def covers(name: str, row: str) -> bool:
     """Whether a name in the settings is that of a row, or of the scorer whose rows are `name.part`."""
     return row == name or row.startswith(f"{name}.")
 

@@ -15,6 +15,7 @@ from arbiter.errors import PackError
 from arbiter.evaluators import JudgeEvaluator
 from arbiter.harness import Case, Suite, load_suite
 from arbiter.models import JudgeRequest, RecordingError
+from tests.harness.test_eval_command import Said
 from tests.harness.test_spending import GRADE, model
 from tests.personas.personas_support import Says, prompt_of, scores
 from tests.scripted import Scripted
@@ -151,6 +152,29 @@ def test_the_dimensions_of_personas_judge_whole_runs(files: Path) -> None:
     assert (tone.passed, tone.sample_size) == (True, 1)
     assert any("Be calm. Is it late?" in prompt_of(asked) for asked in judge.asked)
     assert report.usage["judge"].tokens == 12 * judge.calls
+
+
+def test_a_run_of_some_dimensions_gates_the_evaluators_of_the_graph_too(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(_: Any) -> Says:
+        return Says(scored)
+
+    monkeypatch.setattr("arbiter.harness.kinds.judge_of", judge)
+    rule = {"name": "brief", "use": "length", "key": "answer", "at_most": 30, "target_nodes": ["write"]}
+    pack = {"version": 1, "name": "own", "description": "Brief answers.", "evaluators": [rule]}
+    (files / "evaluators").mkdir()
+    (files / "evaluators/own.yaml").write_text(json.dumps(pack))
+    suite: dict[str, Any] = {**SUITE, "gate": {"baseline": "base.json"}}
+    suite["target"] = {**suite["target"], "constitution": "."}
+    suite["scorers"] = [suite["scorers"][0], suite["scorers"][2]]
+    suite["cases"] = [{"id": f"c{n}", "input": {"question": f"Why {n}?"}} for n in range(12)]
+    write_suite(suite)
+    assert Said("baseline", "suite.yaml").code == 0
+    assert Said("run", "suite.yaml", "--dimensions", "adherence").code == 0
+    (files / "prompts/tone.txt").write_text("Be calm, and answer at great length. ")
+    worse = Said("run", "suite.yaml", "--dimensions", "adherence")
+    assert (worse.code, "regressed: brief fell" in worse.out, Said("gate", "personas").code) == (1, True, 1)
 
 
 def test_the_seed_chooses_the_messages_that_are_judged(files: Path) -> None:
