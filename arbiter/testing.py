@@ -239,7 +239,10 @@ def _count(
 
 def _begin(record: Record, view: CausalHistory, checker: PolicyChecker) -> None:
     """Ask the checker for a node run of the past: some note in `check_before` and `handlers` what they count."""
-    answer = checker.check_before(view)
+    try:
+        answer = checker.check_before(view)
+    except Exception:
+        return  # it may look at a state that is not given; the node has run anyway
     if isawaitable(answer):
         if iscoroutine(answer):
             answer.close()

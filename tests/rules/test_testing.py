@@ -231,3 +231,19 @@ def test_a_pass_that_a_past_run_used_permits_no_other() -> None:
     assert left(VERIFIED)
     assert not left(VERIFIED, PAID)
     assert left(VERIFIED, PAID, VERIFIED)
+
+
+def test_a_past_run_without_a_state_is_counted_by_a_checker_that_reads_one() -> None:
+    class Thrice(PolicyChecker):
+        def check_before(self, history: Any) -> bool:
+            return history.item.input_state["amount"] < 100 and self.seen(history) < 3
+
+        def seen(self, history: Any) -> float:
+            return history.tally(self.name, "runs").amount
+
+        def observe(self, history: Any) -> Any:
+            return {"runs": 1}
+
+    rule = Thrice("thrice")
+    view = history_of(past=[{"node": "pay"}] * 2, state={"amount": 5}, counted_by=[rule])
+    assert (rule.seen(view), rule.check_before(view)) == (2, True)
