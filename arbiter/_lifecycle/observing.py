@@ -12,6 +12,7 @@ from arbiter._lifecycle.runs import SHADOW, NodeRun, call_isolated
 from arbiter.errors import describe
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import HistoryItem
+from arbiter.history._past import Past
 from arbiter.policy import PolicyChecker
 
 
@@ -37,6 +38,8 @@ def tell(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistory, 
     """As `observe`, if none of the checkers needs an evaluation."""
     record, reads, item = run.record, run.reads, view.item
     tallies: dict[str, Mapping[str, float | None]] = {}
+    if (inner := run.inner()) is not None:
+        view.inside = Past(inner)
     for checker in observers:
         try:
             if reads is not None:

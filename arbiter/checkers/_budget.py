@@ -214,10 +214,12 @@ class _Account:
 
 
 def _done_in(history: CausalHistory) -> set[str | _Place]:
-    """The committed node runs: their ids, and their places, since another process gives them other ids."""
+    """The committed node runs, and those inside this one: their ids, and their places, since another process gives
+    them other ids."""
     done: set[str | _Place] = set()
-    for fact in history.past.facts():
-        done |= {fact["id"], (fact["node"], fact["step"], fact.get("ns", ""))}
+    for past in filter(None, (history.past, history.inside)):
+        for fact in past.facts():
+            done |= {fact["id"], (fact["node"], fact["step"], fact.get("ns", ""))}
     return done
 
 

@@ -55,6 +55,8 @@ class CausalHistory(History):
 
     _tools_of: ToolsOf | None = None
     _recovered: Sequence[Mapping[str, Mapping[str, float]]] = ()
+    inside: Past | None = None
+    """The past of the graphs and functions in the node's body, for checkers that observe its end."""
 
     def __init__(
         self,

@@ -1173,3 +1173,35 @@ def test_calls_count_once_if_two_processes_take_turns_on_a_thread(mode: str, dur
         call(resumes, Command(resume="yes"))
         counted.append((calls(first), calls(second)))
     assert counted == [(2, 3), (5, 6), (8, 9), (11, 12)]
+
+
+@MODES
+def test_a_call_inside_a_subgraph_counts_once_if_another_process_resumed_it(mode: str) -> None:
+    """The process in which it paused ends the subgraph."""
+    saver = InMemorySaver()
+
+    def ask(state: Any) -> Any:
+        return {"log": [interrupt("go on?")]}
+
+    inner = StateGraph(State).add_node("one", ask).add_node("two", ask)
+    inner.add_edge(START, "one").add_edge(START, "two")
+    graph = StateGraph(State).add_node("both", inner.compile()).add_edge(START, "both")
+
+    def process() -> tuple[BudgetChecker, Any]:
+        budget = BudgetChecker("budget", calls=100, per="thread")
+        return budget, governed(graph.compile(checkpointer=saver), budget)[1]
+
+    def call(app: Any, given: Any) -> None:
+        if mode == "sync":
+            app.invoke(given, thread("t"))
+        else:
+            asyncio.run(app.ainvoke(given, thread("t")))
+
+    _, begins = process()
+    call(begins, {"log": []})
+    first, second = begins.get_state(thread("t")).interrupts
+    call(process()[1], Command(resume={first.id: "yes"}))
+    call(begins, Command(resume={second.id: "yes"}))
+    budget, later = process()
+    call(later, {"log": []})
+    assert used(budget, "t").calls == 6  # in each of two runs, the subgraph and the nodes in it
