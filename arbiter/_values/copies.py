@@ -24,8 +24,8 @@ _LEVELS = 100
 
 
 class Copier:
-    """Copies dicts, lists and tuples, and calls `part`, which never raises, to copy their contents. Each object is copied once, so
-    messages that the states of many node runs share stay shared.
+    """Copies dicts, lists and tuples, and calls `part`, which never raises, to copy their contents. Each object is
+    copied once, so messages that the states of many node runs share stay shared.
     """
 
     def __init__(self, part: Callable[[Any], Any]) -> None:
