@@ -70,7 +70,8 @@ def prune_records(where: str, keep_days: float) -> int:
         pruned = ledger.prune(keep_days)
     screen.say(
         f"pruned: {number_of(pruned.threads, 'thread')}, and the contents of "
-        f"{number_of(pruned.contents, 'entry', 'entries')}, older than {keep_days:,.10g} {'day' if keep_days == 1 else 'days'}."
+        f"{number_of(pruned.contents, 'entry', 'entries')}, older than {keep_days:,.10g} "
+        f"{'day' if keep_days == 1 else 'days'}."
     )
     return 0
 

@@ -245,5 +245,5 @@ def test_a_past_run_without_a_state_is_counted_by_a_checker_that_reads_one() -> 
             return {"runs": 1}
 
     rule = Thrice("thrice")
-    view = history_of(past=[{"node": "pay"}] * 2, state={"amount": 5}, counted_by=[rule])
+    view = history_of(past=[{"node": "pay"}, {"node": "pay"}], state={"amount": 5}, counted_by=[rule])
     assert (rule.seen(view), rule.check_before(view)) == (2, True)
