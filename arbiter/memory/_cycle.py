@@ -47,11 +47,12 @@ from arbiter.memory._records import utc_now
 from arbiter.memory._strangers import RoomNames, marked, strangers_among
 from arbiter.memory._telling import NO_CYCLE, NO_MODEL, NO_STORE, Told
 from arbiter.memory._turns import (
+    AT_WORK,
     MessageIds,
     Place,
     Turn,
-    ambient,
     as_messages,
+    at_work,
     given,
     latest,
     merged,
@@ -288,7 +289,7 @@ class EvaluationCycle(EvaluatorGroup):
                 self._busy.add(room_id)
                 try:
                     ctx = await self._context_of(turn)
-                    with ambient(turn.run.config):
+                    with at_work(turn.run.config):
                         await self._empty_bins(ctx)
                         await self._read_others_first(ctx)
                         outcome = await self._run(turn.evaluators, ctx)
@@ -340,13 +341,18 @@ class EvaluationCycle(EvaluatorGroup):
             elif counts(message) and message.id not in new:
                 break
         for speaker in asking:
-            # Not in a room with a turn under way, so that two turns that forget never wait for each other.
-            await self._read_ahead(speaker, lambda room_id: room_id not in self._busy)
+            await self._read_ahead(speaker, self._has_no_turn)
+
+    def _has_no_turn(self, room_id: str) -> bool:
+        """True if no turn of that room is under way: two turns that forget must never wait for each other."""
+        return room_id not in self._busy
 
     async def read_waiting(self, speaker: str) -> None:
         """Work through the threads that wait and in which that speaker has spoken, on Arbiter's own event loop."""
-        # Not in a room that is worked on, because one of its evaluators may be calling.
-        await self._read_ahead(speaker, lambda room_id: not self._turn_of(room_id).locked())
+        if AT_WORK.get():
+            await self._read_ahead(speaker, lambda room_id: not self._turn_of(room_id).locked())
+        else:
+            await self._read_ahead(speaker, self._has_no_turn)
 
     async def _read_ahead(self, speaker: str, is_free: Callable[[str], bool]) -> None:
         try:
@@ -497,7 +503,7 @@ class EvaluationCycle(EvaluatorGroup):
         results: dict[str, EvaluationResult] = {}
         errors: dict[str, str] = {}
         async with self._turn_of(ctx.room_id):
-            with ambient(ctx.config):
+            with at_work(ctx.config):
                 for evaluator in held.evaluators:
                     ctx.prior = dict(results)
                     if (refusal := self._refusal(evaluator, ctx)) is not None:

@@ -155,18 +155,19 @@ class Quiet:
         """Work through the threads in which that speaker has spoken, as far as their rooms are free and the time
         allows: before something is forgotten, because what is unread would teach it again.
 
-        One after another and here: the places of `_begin` may be taken by threads that wait for the caller.
+        One after another, and without a place of `_begin`: all may be taken by threads that wait for the caller.
         """
         loop = asyncio.get_running_loop()
         end = math.inf if timeout is None else loop.time() + timeout
-        running = [
-            task for task, held in self._running.items() if is_free(held.ctx.room_id) and held.hears(speaker)
-        ]
-        if running:
-            await asyncio.wait(running, timeout=timeout)
-        for room_id in [room_id for room_id, held in self._rooms.items() if held.hears(speaker)]:
-            if loop.time() < end and is_free(room_id) and (held := self.take(room_id)) is not None:
-                await self._work(held)
+        held_here = [*self._running.values(), *self._rooms.values()]
+        for room_id in [held.ctx.room_id for held in held_here if held.hears(speaker)]:
+            if loop.time() < end and is_free(room_id):
+                # The thread may be worked on for somebody else.
+                tasks = [task for task, held in self._running.items() if held.ctx.room_id == room_id]
+                if not tasks and room_id in self._rooms:
+                    tasks = [self._start(self._rooms[room_id])]
+                if tasks:
+                    await asyncio.wait(tasks, timeout=None if timeout is None else end - loop.time())
 
     def uses(self, thing: object) -> bool:
         """True if a thread waits for a store that is `thing`."""
@@ -245,11 +246,16 @@ class Quiet:
         while (held := self._next()) is not None and len(self._running) < AT_ONCE:
             if held.due > loop.time():
                 break
-            self._rooms.pop(held.ctx.room_id)
-            task = loop.create_task(self._work(held))
-            self._running[task] = held
-            task.add_done_callback(self._ended)
+            self._start(held)
         self._set_timer()
+
+    def _start(self, held: Held) -> asyncio.Task[Processed]:
+        """Begin to work on a thread that waits."""
+        self._rooms.pop(held.ctx.room_id)
+        task = asyncio.get_running_loop().create_task(self._work(held))
+        self._running[task] = held
+        task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[Processed]) -> None:
         held = self._running.pop(task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextvars import Context
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast, get_args
@@ -38,6 +39,7 @@ from arbiter.memory._records import (
     readable,
     utc_now,
 )
+from arbiter.memory._turns import AT_WORK
 from arbiter.memory.facts import FactRules, FactStore, Forgotten
 from arbiter.memory.facts._profiles import checked_schemas
 from arbiter.memory.goals import Goals
@@ -437,7 +439,9 @@ class Memory:
                 "a sync method of Memory was called on the event loop that it has to wait for. "
                 "Await its twin, such as afacts."
             )
-        return LOOP.submit(coroutine).result()
+        context = Context()
+        context.run(AT_WORK.set, AT_WORK.get())
+        return LOOP.submit(coroutine, context).result()
 
 
 async def _on_loop(work: Coroutine[Any, Any, T]) -> T:

@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,6 +24,9 @@ from arbiter._values.states import ROOT, as_state
 from arbiter.evaluation import FinishedRun, NodeEvaluator
 from arbiter.memory._conversation import SPEAKER, ShownList, counts, list_of
 
+AT_WORK = ContextVar("arbiter_memory_at_work", default=False)
+"""True in evaluators, which must not wait for a thread that is worked on: it may be their own."""
+
 
 @contextmanager
 def ambient(config: RunnableConfig | None) -> Generator[None]:
@@ -33,6 +37,17 @@ def ambient(config: RunnableConfig | None) -> Generator[None]:
         yield
     finally:
         var_child_runnable_config.reset(token)
+
+
+@contextmanager
+def at_work(config: RunnableConfig | None) -> Generator[None]:
+    """The surroundings of evaluators that follow a node."""
+    with ambient(config):
+        token = AT_WORK.set(True)
+        try:
+            yield
+        finally:
+            AT_WORK.reset(token)
 
 
 def runtime_of(config: RunnableConfig | None) -> Runtime[Any] | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -801,6 +802,36 @@ def test_a_program_forgets_what_waits_in_a_thread_too(by: str) -> None:
         config: Any = {"configurable": {"thread_id": "b", "user_id": "ada"}}
         assert "1" in tool.invoke({"ids": [home.id]}, config)
     talk.arbiter_os.drain(10)
+    assert talk.known() == [CAT]
+
+
+@pytest.mark.parametrize("reader", ["timer", "wish"])
+@pytest.mark.parametrize("by", ["program", "user"])
+def test_a_forgetting_waits_for_a_thread_that_is_being_read(by: str, reader: str) -> None:
+    """It would teach the forgotten fact when the model answers; a timer or another wish may have begun it."""
+    begun = Event()
+
+    def slowly(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
+        begun.set()
+        time.sleep(0.3)
+        return claims(OSLO, CAT)(said, known)
+
+    talk = Talk(
+        {"Oslo": slowly, "where I live": forget("Oslo")},
+        conversation_length=32,
+        after_idle_s=0.05 if reader == "timer" else 60,
+    )
+    talk.say("I live in Oslo, with my cat Pixel", room="a")
+    with ThreadPoolExecutor() as pool:
+        if reader == "wish":
+            pool.submit(talk.say, "Please forget my shoe size", room="b")
+        assert begun.wait(10)
+        if by == "program":
+            assert talk.memory.forget("ada", "Oslo") == 1
+        else:
+            talk.say("Please forget where I live", room="c")
+        assert talk.known() == [CAT]
+    assert talk.arbiter_os.drain(10)
     assert talk.known() == [CAT]
 
 
