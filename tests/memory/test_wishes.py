@@ -805,6 +805,30 @@ def test_a_program_forgets_what_waits_in_a_thread_too(by: str) -> None:
     assert talk.known() == [CAT]
 
 
+@pytest.mark.parametrize("named", ["m1", OSLO, OSLO.upper()])
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_wish_may_name_the_message_or_the_new_claim(named: str, is_read: bool) -> None:
+    """A model that has no id for what the user has just said; it is not asked again."""
+    talk = Talk(
+        {"Oslo": claims(OSLO), "Pixel": claims(CAT), "where I live": lambda said, known: {"forget": [named]}},
+        conversation_length=2 if is_read else 32,
+    )
+    talk.say("I live in Oslo", id="m1").say("My cat is called Pixel", id="m2")
+    calls = talk.model.calls
+    talk.say("Please forget where I live", id="m3")
+    assert talk.known() == [CAT]
+    assert talk.model.calls == calls + 1
+    assert talk.say("My cat Pixel sleeps", id="m4").known() == [CAT]
+
+
+@pytest.mark.parametrize("named", ["m3", "User sails"])
+def test_a_wish_cannot_name_itself_or_what_nobody_said(named: str) -> None:
+    talk = Talk({"Oslo": claims(OSLO), "where I live": lambda said, known: {"forget": [named]}})
+    talk.say("I live in Oslo", id="m1").say("Forget where I live. I live in Oslo", id="m3")
+    assert talk.known() == [OSLO]
+    assert talk.result.metadata["ignored_wishes"] == 1
+
+
 @pytest.mark.parametrize("reader", ["timer", "wish"])
 @pytest.mark.parametrize("by", ["program", "user"])
 def test_a_forgetting_waits_for_a_thread_that_is_being_read(by: str, reader: str) -> None:

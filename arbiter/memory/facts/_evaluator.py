@@ -240,7 +240,7 @@ class FactEvaluator(CognitiveEvaluator):
         claims = [claim for claim in found if claim is not None]
         try:
             shown = {fact.id: fact for fact in known}
-            await wishes.read(outcome.value, shown=shown, fresh=fresh, earlier=earlier)
+            await wishes.read(outcome.value, shown=shown, fresh=fresh, earlier=earlier, claims=claims)
             await self._take_back(ctx, edited, claims)
             ingested = await facts_of(ctx).ingest(
                 wishes.still_claimed(claims),
@@ -373,8 +373,12 @@ class FactEvaluator(CognitiveEvaluator):
         known = await self._known(ctx, fresh, asking)
         outcome = await self._extracted(ctx, known, earlier, fresh)
         shown = {fact.id: fact for fact in known}
-        wishes = () if outcome.value is None else outcome.value.forget
-        if all(fact_of(wish.id, shown) for wish in wishes) or not ctx.budget.left:
+        if outcome.value is None or not ctx.budget.left:
+            return known, outcome
+        said = {caseless(claim.claim) for claim in outcome.value.claims}
+        said |= {label(message.id) for message in (*earlier, *fresh) if message.id}
+        wishes = [wish.id for wish in outcome.value.forget]
+        if all(fact_of(named, shown) or named in said or caseless(named) in said for named in wishes):
             return known, outcome
         # Somebody asks, in words that no table has, to forget what the model was not shown.
         speakers = {ctx.speaker_of(message) for message in fresh if isinstance(message, HumanMessage)}

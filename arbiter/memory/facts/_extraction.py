@@ -304,8 +304,8 @@ _WANTED = """Next to the claims, say what the speakers of the new messages want 
 - forget: the known facts that a speaker asks you to forget or delete; for each its id ("unlisted" if it is not among
   those that you see), and as message_id the id of the message that asks. If the same message says something new,
   that is a claim: "Forget Seattle, I live in Rome".
-- off_record: the ids of messages whose speaker does not want them remembered, says so in confidence, or takes them
-  back; message_id is the message that says so, if it is another one.
+- off_record: the ids of messages whose speaker does not want them remembered, says so in confidence, takes them
+  back, or asks you to forget what they say; message_id is the message that says so, if it is another one.
 - forget_everything: true if the speaker of the newest message asks you to forget all that you know about them.
 Such a wish is no claim. Idioms ("forget Paris, we go to Rome"), reminders ("don't forget ..."), jokes, and what is
 quoted, pasted or told of somebody else ask you for nothing. Nobody may have facts about other people forgotten that

@@ -6,7 +6,7 @@ have told, and about their own messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -32,8 +32,9 @@ _PATIENCE = 2
 
 @dataclass(slots=True, kw_only=True)
 class Carried:
-    """The outcome of the wishes of one turn, as counts and ids. `gone` are the deleted facts, `asking` the
-    messages whose wish was carried out; `ignored` counts unknown ids and those of others."""
+    """The outcome of the wishes of one turn, as counts and ids. `gone` are the deleted facts, `unsaid` new claims
+    that are not to be learned, and `asking` the messages whose wish was carried out; `ignored` counts unknown ids
+    and those of others."""
 
     forgotten: int = 0
     off_record: int = 0
@@ -42,6 +43,7 @@ class Carried:
     """`asked` if the user must confirm the wish to forget everything, `done` if it was carried out."""
     undo_ids: list[str] = field(default_factory=list[str])
     gone: list[Fact] = field(default_factory=list[Fact])
+    unsaid: set[str] = field(default_factory=set[str])
     asking: dict[str, None] = field(default_factory=dict[str, None])
 
     def add(self, forgotten: Forgotten) -> None:
@@ -62,11 +64,18 @@ class Carried:
 
 @dataclass(slots=True, kw_only=True)
 class _Asked:
-    """The facts that one speaker wants forgotten."""
+    """What one speaker wants forgotten; of new claims, their words."""
 
     facts: set[str] = field(default_factory=set[str])
+    claims: set[str] = field(default_factory=set[str])
     messages: set[str] = field(default_factory=set[str])
     asking: set[str] = field(default_factory=set[str])
+
+    def add(self, what: _Asked, asking: str) -> None:
+        self.facts |= what.facts
+        self.claims |= what.claims
+        self.messages |= what.messages
+        self.asking.add(asking)
 
     def names(self, fact: Fact) -> bool:
         """True for such a fact, and for one that has no other source than such messages."""
@@ -108,10 +117,12 @@ class WishBook:
         shown: Mapping[str, Fact],
         fresh: Sequence[BaseMessage],
         earlier: Sequence[BaseMessage],
+        claims: Iterable[Claim] = (),
     ) -> None:
-        """Carry out a model's answer about `fresh` messages; `shown` are the facts of its prompt by id, and
-        `earlier` the other messages in it."""
-        asked = self._checked(wishes, shown, fresh, earlier)
+        """Carry out a model's answer about `fresh` messages; `shown` are the facts of its prompt by id, `earlier`
+        the other messages in it, and `claims` those of the same answer."""
+        said = {caseless(claim.claim) for claim in claims}
+        asked = self._checked(wishes, shown, fresh, earlier, said)
         newest = next((m for m in reversed(fresh) if isinstance(m, HumanMessage)), None)
         decision = wishes.forget_everything
         if newest is not None and self._is_all(
@@ -121,6 +132,7 @@ class WishBook:
             decision = True
         for speaker, what in asked.items():
             self.carried.off_record += len(what.messages)
+            self.carried.unsaid |= what.claims
             await self._forget(speaker, what)
             self.carried.asking |= dict.fromkeys(what.asking - what.messages)
         if newest is not None:
@@ -134,6 +146,7 @@ class WishBook:
         shown: Mapping[str, Fact],
         fresh: Sequence[BaseMessage],
         earlier: Sequence[BaseMessage],
+        said: Collection[str],
     ) -> dict[str, _Asked]:
         """By speaker, what it may have forgotten of what the model has read."""
         humans = {label(m.id): m for m in fresh if isinstance(m, HumanMessage) and m.id}
@@ -142,13 +155,11 @@ class WishBook:
         found: dict[str, _Asked] = {}
         for request in wishes.forget:
             asking = self._asking(request, humans, known, newest)
-            fact = fact_of(request.id, shown)
-            if asking is None or fact is None or not self._is_theirs(fact, self.ctx.speaker_of(asking)):
+            what = None if asking is None else self._named(request.id, asking, shown, known, said)
+            if asking is None or what is None:
                 self.carried.ignored += 1
                 continue
-            what = found.setdefault(self.ctx.speaker_of(asking), _Asked())
-            what.facts.add(fact.id)
-            what.asking.add(str(asking.id))
+            found.setdefault(self.ctx.speaker_of(asking), _Asked()).add(what, str(asking.id))
         for request in wishes.off_record:
             message = known.get(meant(request.id, known))
             # A new message may ask for itself; an earlier one was read without a wish, so the newest asks for it.
@@ -165,6 +176,25 @@ class WishBook:
             if asking.id in humans:
                 what.asking.add(str(asking.id))
         return found
+
+    def _named(
+        self,
+        named: str,
+        asking: BaseMessage,
+        shown: Mapping[str, Fact],
+        known: Mapping[str, BaseMessage],
+        said: Collection[str],
+    ) -> _Asked | None:
+        """What a model names that a message asks to forget, if its speaker may: a known fact, another message, or
+        the words of a new claim."""
+        speaker = self.ctx.speaker_of(asking)
+        message = known.get(named)
+        if (fact := fact_of(named, shown)) is not None:
+            return _Asked(facts={fact.id}) if self._is_theirs(fact, speaker) else None
+        if message is not None:
+            is_own = self.ctx.speaker_of(message) == speaker and message is not asking
+            return _Asked(messages={str(message.id)}) if is_own else None
+        return _Asked(claims={caseless(named)}) if caseless(named) in said else None
 
     def _is_all(self, what: _Asked | None, shown: Mapping[str, Fact], speaker: str) -> bool:
         """True if a wish names all facts of its speaker that the model was shown: it is asked back."""
@@ -256,13 +286,14 @@ class WishBook:
         """The claims without those that repeat what their own speaker has just had forgotten, from messages up to
         the one that asked: claims with the same words, or the same id, and claims that tell of the wish itself."""
         gone, asking = self.carried.gone, self.carried.asking
-        if not gone:
+        if not gone and not self.carried.unsaid:
             return [*claims]
         places = {message.id: place for place, message in enumerate(originals(self.ctx.messages))}
         last = max((places[id] for id in asking if id in places), default=-1)
         ids = {fact.id for fact in gone}
         texts = {caseless(fact.claim) for fact in gone}
         words = {word for text in texts for word in words_of(text) if len(word) > _SHORT}
+        texts |= self.carried.unsaid
 
         def repeats(claim: Claim) -> bool:
             text = caseless(claim.claim)
