@@ -394,8 +394,8 @@ def test_sentences_that_are_not_introductions(text: str) -> None:
         "My friend Ada lives in Rome", "my best friend Ada", "I met my sister, Ada, there", "Ada is my boss",
         "her dog Ada", "We have a friend called Ada", "Meine Freundin Ada", "unsere kleine Schwester Ada ist da",
         "Ada ist meine Schwester", "mi amiga Ada", "mon amie Ada", "minha amiga Ada", "mijn zus Ada", "min syster Ada",
-        "моя подруга Ada", "我的朋友Ada住在罗马", "私の友達のAdaはローマにいる", "내 친구 Ada",
-        "I'm Ada too", "Ada, a friend of mine",
+        "моя подруга Ada", "我的朋友Ada住在罗马", "私の友達のAdaはローマにいる", "友達のAdaはローマにいる",
+        "내 친구 Ada", "I'm Ada too", "Ada, a friend of mine",
     ],
 )  # fmt: skip
 def test_somebody_else_of_a_name_is_recognised_in_many_languages(text: str) -> None:

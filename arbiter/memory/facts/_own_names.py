@@ -133,6 +133,7 @@ _ANOTHERS_BEFORE = re.compile(
     r"|\b(?:an?|eine?n?|een|une?|una?|um|uma|en|ett|et) (?P<a>[^\W\d]+(?: of mine)?),?"
     r" (?:called|named|namens|llamad[oa]|chamad[oa]|chiamat[oa]|appelée?|genaamd|som heter|der hedder) $"
     r"|(?:我的?|我们的?|她的?|他的?|私の|僕の|俺の)(?P<cjk>[^\W\d是叫]{1,4}?)の?$"
+    r"|(?P<ja>友達|友だち|友人|親友|同僚|上司|先輩|後輩|彼女|彼氏|妻|夫|母|父|兄|姉|弟|妹|息子|娘|いとこ)の$"
 )
 _ANOTHERS_AFTER = re.compile(
     rf"(?:,| is| ist| es| est| è| é| är| er)? (?:(?:{_MINE}) (?P<who>[^\W\d]+)|an? (?P<a>[^\W\d]+) of (?:mine|ours))"
@@ -167,13 +168,15 @@ def tells_of_another(text: str, name: str) -> bool:
 
 def said_of(text: str, name: str, listed: Whose | None = None) -> tuple[Whose, ...]:
     """What a message says of a name. A model has `listed` it as the speaker's own, or as not."""
+    if not may_give(text, name):
+        return ()
     another = tells_of_another(text, name)
     found: list[Whose] = ["another's"] if another else []
     if introduces(text, name) and listed != "not own":
         found.append("own")
     elif denies(text, name):
         found.append("not own")
-    elif listed is not None and may_give(text, name) and not another:
+    elif listed is not None and not another:
         found.append(listed)
     return tuple(found)
 
