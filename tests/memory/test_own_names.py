@@ -261,6 +261,28 @@ async def test_a_friend_of_the_users_name_stays_a_friend(friend: str, user: str,
     }
 
 
+async def test_a_friend_of_the_users_name_stays_a_friend_after_many_words_about_another() -> None:
+    """However often other friends are mentioned, and at the same cost."""
+    chat = Chat(
+        {
+            "Rome": fact("Ada lives in Rome", subject="Ada"),
+            "Bob": fact("Bob sails", subject="Bob"),
+            "tea": fact("Ada likes tea", subject="Ada"),
+            "Kiel": fact("Ada is moving to Kiel", subject="Ada"),
+        }
+    )
+    await chat.say("My friend Ada lives in Rome")
+    for _ in range(17):
+        await chat.say("My friend Bob sails")
+    [names] = (await chat.cycle.memory.aexport("user-1"))["own_names"]
+    assert [one["name"] for one in names["names"]] == ["Ada", "Bob"]
+    await chat.say("I'm Ada. I like tea.", room="friday")
+    await chat.say("Ada is moving to Kiel", room="saturday")
+    subjects = {one.claim: one.subject for one in await chat.facts()}
+    assert subjects["Ada likes tea"] == "user-1"
+    assert subjects["Ada lives in Rome"] == subjects["Ada is moving to Kiel"] == "Ada"
+
+
 async def test_a_friend_who_is_mentioned_after_the_users_name_stays_a_friend() -> None:
     """Whether the user gave the name, or the program did."""
     for registered in (False, True):

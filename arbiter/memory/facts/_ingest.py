@@ -114,13 +114,14 @@ class Ingestion:
         if self.intake.is_taken(given):
             return
         known = self.intake.names[given.speaker]
+        shared = any(one.whose == "another's" and same_name(one.name, given.name) for one in known)
+        if shared and given.whose == "another's":
+            return
         names = self._names_of(given.speaker)
         await names.note(given)
         self.intake.names[given.speaker] = await names.all()
-        is_other = any(
-            one.whose == ("another's" if same_name(one.name, given.name) else "own") for one in known
-        )
-        if given.whose == "own" and not is_other:
+        is_called = any(one.whose == "own" and not same_name(one.name, given.name) for one in known)
+        if given.whose == "own" and not shared and not is_called:
             told = await self.knowledge.told_of(given.speaker, given.name)
             await self._move(told, given.speaker, given.speaker)
         if given.whose == "not own":
