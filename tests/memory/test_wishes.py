@@ -688,13 +688,16 @@ def test_a_question_a_quotation_or_code_is_no_command(text: str, model: bool) ->
     assert talk.say(text).known() == [OSLO]
 
 
-def test_a_model_that_names_all_facts_of_a_user_is_asked_back() -> None:
+@pytest.mark.parametrize("named", [[], ["m1"]])
+def test_a_model_that_names_all_facts_of_a_user_is_asked_back(named: list[str]) -> None:
     """A wish for everything is confirmed, in whichever form the model gives it."""
     texts = [f"User owns thing {n}" for n in range(8)]
-    talk = Talk(
-        {"list": claims(*texts), "rid of": forget("User"), "yes": forget("User"), "two": forget("2", "3")}
-    )
-    talk.say("my list").say("get rid of it all")
+
+    def all_of_it(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
+        return {"forget": [*named, *known]}
+
+    talk = Talk({"list": claims(*texts), "rid of": all_of_it, "yes": all_of_it, "two": forget("2", "3")})
+    talk.say("my list", id="m1").say("get rid of it all")
     assert (len(talk.known()), talk.result.metadata["everything"]) == (8, "asked")
     talk.say("yes, forget it")
     assert (talk.known(), talk.result.metadata["everything"]) == ([], "done")

@@ -70,6 +70,8 @@ class _Asked:
     claims: set[str] = field(default_factory=set[str])
     messages: set[str] = field(default_factory=set[str])
     asking: set[str] = field(default_factory=set[str])
+    off_record: bool = False
+    """True if some of these messages were not meant to be remembered in the first place."""
 
     def add(self, what: _Asked, asking: str) -> None:
         self.facts |= what.facts
@@ -173,6 +175,7 @@ class WishBook:
                 continue
             what = found.setdefault(self.ctx.speaker_of(asking), _Asked())
             what.messages.add(str(message.id))
+            what.off_record = True
             if asking.id in humans:
                 what.asking.add(str(asking.id))
         return found
@@ -198,7 +201,7 @@ class WishBook:
 
     def _is_all(self, what: _Asked | None, shown: Mapping[str, Fact], speaker: str) -> bool:
         """True if a wish names all facts of its speaker that the model was shown: it is asked back."""
-        if what is None or what.messages:
+        if what is None or what.off_record:
             return False
         theirs = {id for id, fact in shown.items() if fact.state in OPEN and self._is_theirs(fact, speaker)}
         return len(theirs) >= _ALL and theirs <= what.facts
