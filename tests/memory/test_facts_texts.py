@@ -224,6 +224,15 @@ def test_only_a_whole_message_is_a_command(text: str, expected: str | None) -> N
         "Lösch das bitte",
         "Olvida mi número",
         "请忘记我住在北京",
+        "Uitați unde locuiesc",
+        "Adresimi sil",
+        "Bórralo, por favor",
+        "Wis dat alsjeblieft",
+        "Slet min adresse",
+        "Заборави ми адреса",
+        "住所はわすれて",
+        "ഞാൻ താമസിക്കുന്നത് മറക്കുക",
+        "დაივიწყე ჩემი მისამართი",
     ],
 )
 def test_words_of_many_languages_hasten_the_extraction(text: str) -> None:

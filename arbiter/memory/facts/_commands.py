@@ -138,25 +138,30 @@ HASTENING = (
     *("scratch that", "take that back", "drop the thing", "never bring up", "off the record"),
     *("confidential", "don't tell", "between us", "keep this", "private", "secret"),
     *("vergess", "vergiss", "lösch", "entfern", "merk dir", "unter uns", "vertraulich", "vergeet", "vergeten"),
-    *("verwijder", "wissen", "glöm", "radera", "ta bort", "glem", "slett"),
+    *("verwijder", "wissen", "glöm", "radera", "ta bort", "glem", "slett", "slet d", "slet m"),
+    *("wis dat", "wis dit", "wis mijn", "wis alle"),
     # es, pt, fr, it, ro
-    *("olvid", "borra", "elimin", "suprim", "esqueç", "esquec", "apag"),
+    *("olvid", "borra", "bórra", "elimin", "suprim", "esqueç", "esquec", "apag"),
     *("exclua", "oubli", "efface", "supprim", "dimentic"),
-    *("cancell", "scord", "uită", "șterge", "entre nos", "entre nous", "confidencial", "confidentiel"),
+    *("cancell", "scord", "uită", "uitaț", "uitaţ", "șterge"),
+    *("entre nos", "entre nous", "confidencial", "confidentiel"),
     # pl, cs, ru, uk, el, tr, hu, fi
     *("zapomn", "usuń", "skasuj", "zapomeň", "smaž", "забуд", "забыт", "удал", "сотри", "стереть", "видали", "ξέχ"),
-    *("ξεχ", "διέγραψ", "διαγρ", "unut", "sil ", "felejt", "töröl", "unohda", "poista"),
+    *("ξεχ", "διέγραψ", "διαγρ", "unut", "sil ", "felejt", "töröl", "unohda", "unohta", "poista"),
+    *("mi sil", "mı sil", "mu sil", "mü sil", "nu sil", "ni sil", "ri sil", "rı sil"),
     # ar, fa, he, hi, id, vi, th
     *("انس", "احذف", "امسح", "فراموش", "پاک کن", "תשכח", "שכח", "מחק", "भूल", "हटा", "मिटा", "lupakan", "hapus"),
-    *("quên", "xóa", "ลืม", "ลบ"),
+    *("quên", "xóa", "xoá", "ลืม", "ลบ"),
     # ur, bn, ta, te, sw, tl
     *("بھول", "ভুলে", "মুছে", "மறந்து", "மறக்க", "நீக்கு", "మర్చిపో", "తొలగించ"),
     *("sahau", "ondoa", "futa ", "kalimut", "burahin"),
     # bg, sr and hr, sl, sk, ca, is, et, lv, lt
-    *("забрав", "изтри", "zaborav", "obriš", "pozabi", "izbriš", "zabudn", "vymaž", "oblid", "esborra"),
+    *("забрав", "заборав", "изтри", "zaborav", "obriš", "pozabi", "izbriš", "zabudn", "vymaž", "oblid", "esborra"),
     *("gleym", "eyddu", "unusta", "kustuta", "aizmirst", "izdzēs", "pamirš", "ištrin"),
+    # ml, kn, gu, pa, sq, ka, hy, kk
+    *("മറക്ക", "ಮರೆತ", "ભૂલી", "ਭੁੱਲ", "harro", "დაივიწყ", "մոռաց", "ұмыт"),
     # zh, ja, ko
-    *("忘", "删", "刪", "清除", "抹掉", "消し", "消去", "削除", "잊", "삭제", "지워"),
+    *("忘", "删", "刪", "清除", "抹掉", "消し", "消去", "削除", "わすれ", "잊", "삭제", "지워"),
 )  # fmt: skip
 
 
