@@ -239,7 +239,7 @@ def test_a_past_run_without_a_state_is_counted_by_a_checker_that_reads_one() -> 
             return history.item.input_state["amount"] < 100 and self.seen(history) < 3
 
         def seen(self, history: Any) -> float:
-            return history.tally(self.name, "runs").amount
+            return float(history.tally(self.name, "runs").amount)
 
         def observe(self, history: Any) -> Any:
             return {"runs": 1}
