@@ -20,6 +20,7 @@ from langgraph._internal._constants import (
     CONFIG_KEY_CHECKPOINT_MAP,
     CONFIG_KEY_CHECKPOINT_NS,
     CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_DURABILITY,
     CONFIG_KEY_RESUMING,
     CONFIG_KEY_RUNTIME,
     CONFIG_KEY_SCRATCHPAD,
@@ -585,6 +586,8 @@ class NodeAttempt(NodeRun):
             CONFIG_KEY_CHECKPOINTER: None,
             CONFIG_KEY_SEND: writes_later(conf[CONFIG_KEY_SEND]),
         }
+        if conf.get(CONFIG_KEY_DURABILITY) == "sync":
+            patch[CONFIG_KEY_DURABILITY] = "async"  # a graph without a checkpointer fails under "sync"
         if (runtime := conf.get(CONFIG_KEY_RUNTIME)) is not None:
             writer = later(runtime.stream_writer)
             patch[CONFIG_KEY_RUNTIME] = runtime.override(stream_writer=writer)

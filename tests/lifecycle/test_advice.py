@@ -454,6 +454,23 @@ def test_a_retry_policy_goes_on_with_the_next_attempt(mode: str) -> None:
 
 
 @MODES
+@pytest.mark.parametrize("called", ["as the node", "by the node"])
+def test_a_graph_under_a_gate_runs_with_every_durability(called: str, mode: str) -> None:
+    """A gated graph saves nothing, so it has no checkpoint that `durability="sync"` could wait for."""
+    inside = chat(lambda state: {"topic": "tea"})
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(
+        Review("gate", lambda history, draft, attempt: Correction.commit(), target_nodes=["agent"])
+    )
+    builder: Any = StateGraph(Chat)
+    builder.add_node("agent", inside if called == "as the node" else lambda state: inside.invoke(state))
+    app: Any = arbiter_os.govern(builder.add_edge(START, "agent").compile(checkpointer=InMemorySaver()))
+    for durability in ("sync", "async", "exit"):
+        call = app.invoke if mode == "sync" else lambda *args, **how: asyncio.run(app.ainvoke(*args, **how))
+        assert call({"messages": []}, thread(durability), durability=durability)["topic"] == "tea"
+
+
+@MODES
 @pytest.mark.parametrize("memory", [None, True], ids=["stateless", "with a memory of its own"])
 def test_advice_for_a_graph_goes_to_its_nodes_and_into_none_of_its_checkpoints(
     mode: str, memory: bool | None
