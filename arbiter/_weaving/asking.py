@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count, takewhile
+from threading import local
 from typing import Any, cast
+from weakref import WeakSet
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
@@ -30,7 +32,7 @@ from langgraph._internal._constants import (
     RESUME,
 )
 from langgraph.errors import GraphInterrupt
-from langgraph.types import interrupt
+from langgraph.types import Interrupt, interrupt
 
 from arbiter._lifecycle import (
     NO_ANSWER,
@@ -379,15 +381,17 @@ def _loaded(pad: Any) -> Sequence[Any]:
     writes.
     """
     while pad is not None:
-        hands_out: Any = pad.get_null_resume
-        names: Sequence[str] = hands_out.__code__.co_freevars if hands_out.__closure__ else ()
-        known = {
-            name: cell.cell_contents for name, cell in zip(names, hands_out.__closure__ or (), strict=True)
-        }
+        known = _cells(pad.get_null_resume)
         if known.get("null_resume_write") is not None:
             return cast(Sequence[Any], known["pending_writes"])
         pad = known.get("parent_scratchpad")
     return ()
+
+
+def _cells(function: Any) -> dict[str, Any]:
+    """The variables in the closure of a function, by name."""
+    names: Sequence[str] = function.__code__.co_freevars if function.__closure__ else ()
+    return {name: cell.cell_contents for name, cell in zip(names, function.__closure__ or (), strict=True)}
 
 
 def _is_mark(value: Any, ask: str | None = None) -> bool:
@@ -417,6 +421,59 @@ def body_answers(config: RunnableConfig | None) -> int:
     """The number of answers that the body of this task has had."""
     pad = (config or {}).get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
     return 0 if pad is None else len(pad.resume) - _ours_in(pad.resume)
+
+
+# Graphs in a body that saves nothing --------------------------------------------------------------
+
+
+def keeps_answers(conf: Mapping[str, Any]) -> Any:
+    """A scratchpad for a body whose graphs have no checkpointer: their questions count as the body's own.
+
+    Such a graph begins anew when the run is resumed. It then asks its earlier questions again, in the same
+    order, and gets the answers that the task has kept.
+    """
+    parent_scratchpad = conf[CONFIG_KEY_SCRATCHPAD]  # `_loaded` looks for this name
+    answers, asks = parent_scratchpad.resume, local()
+    _place_by_id(conf)
+
+    def number() -> int:
+        at: int = parent_scratchpad.interrupt_counter()
+        asks.itself = at >= len(answers)  # then `interrupt` goes on with `answer`, in this thread
+        return at
+
+    def answer(consume: bool = False) -> Any:
+        if not consume or getattr(asks, "itself", False):
+            asks.itself = False
+            return parent_scratchpad.get_null_resume(consume)
+        at = parent_scratchpad.interrupt_counter()
+        if at == len(answers) and (value := parent_scratchpad.get_null_resume(True)) is not None:
+            answers.append(value)
+        if at >= len(answers):
+            return None
+        conf[CONFIG_KEY_SEND]([(RESUME, answers[: at + 1])])
+        return answers[at]
+
+    return replace(parent_scratchpad, interrupt_counter=number, get_null_resume=answer)
+
+
+_placed: WeakSet[Any] = WeakSet()
+"""The functions of the scratchpads, one for each execution of a task, whose answers by id have their place."""
+
+
+def _place_by_id(conf: Mapping[str, Any]) -> None:
+    """Add the answer that was given by the id of a question inside. LangGraph finds no place for it, since the
+    id is that of a task which is gone. It does the same for the body's own questions.
+    """
+    pad, by_id = conf[CONFIG_KEY_SCRATCHPAD], conf.get(CONFIG_KEY_RESUME_MAP) or {}
+    if not by_id or pad.get_null_resume in _placed:
+        return
+    _placed.add(pad.get_null_resume)
+    shown = Writes(_cells(pad.get_null_resume).get("pending_writes", ())).interrupts(conf[CONFIG_KEY_TASK_ID])
+    place = conf[CONFIG_KEY_CHECKPOINT_NS]
+    places = [place, *(f"{place}{NS_SEP}{number}" for number in range(len(pad.resume) + 1))]
+    own = {Interrupt.from_ns(None, each).id for each in places}
+    if len(shown) == 1 and shown[0].id in by_id and shown[0].id not in own:
+        pad.resume.append(by_id[shown[0].id])
 
 
 # Bodies that humans have approved -----------------------------------------------------------------

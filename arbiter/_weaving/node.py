@@ -66,6 +66,7 @@ from arbiter._weaving.asking import (
     bodies,
     body_answers,
     keep_draft,
+    keeps_answers,
     note_spent,
     pause_body,
     read_saved,
@@ -584,6 +585,7 @@ class NodeAttempt(NodeRun):
         # resumed.
         patch: dict[str, Any] = {
             CONFIG_KEY_CHECKPOINTER: None,
+            CONFIG_KEY_SCRATCHPAD: keeps_answers(conf),
             CONFIG_KEY_SEND: writes_later(conf[CONFIG_KEY_SEND]),
         }
         if conf.get(CONFIG_KEY_DURABILITY) == "sync":

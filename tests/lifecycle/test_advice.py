@@ -471,6 +471,46 @@ def test_a_graph_under_a_gate_runs_with_every_durability(called: str, mode: str)
 
 
 @MODES
+@pytest.mark.parametrize("by", ["value", "id"])
+@pytest.mark.parametrize("drafts", [1, 2])
+@pytest.mark.parametrize("called", ["as the node", "by the node"])
+def test_a_graph_under_a_gate_gets_each_answer_for_its_own_question(
+    called: str, drafts: int, by: str, mode: str
+) -> None:
+    """A gated graph begins anew when the run is resumed, and the answers to its earlier questions are kept."""
+
+    def pack(state: Any) -> Any:
+        return {"topic": f"{interrupt('size?')} {interrupt('colour?')}"}
+
+    def send(state: Any) -> Any:
+        return {"topic": f"{state['topic']} to {interrupt('where?')}"}
+
+    reviewed: list[str] = []
+
+    def answer(history: Any, draft: Any, attempt: int) -> Correction:
+        reviewed.append(draft["topic"])
+        return Correction.retry("again") if attempt < drafts else Correction.commit()
+
+    inside = chat(pack, send)
+    builder: Any = StateGraph(Chat)
+    builder.add_node("agent", inside if called == "as the node" else lambda state: inside.invoke(state))
+    graph: Any = builder.add_edge(START, "agent").compile(checkpointer=InMemorySaver())
+    given: Any = {"messages": []}
+    asked: list[str] = []
+    while given is not None and len(asked) < 9:
+        arbiter_os = ArbiterOS()  # one that knows nothing of the drafts before
+        arbiter_os.add_correction_gate(Review("gate", answer, target_nodes=["agent"]))
+        output = run(arbiter_os.govern(graph), given, thread("1"), mode=mode)
+        given = None
+        for question in output.get("__interrupt__", ()):
+            asked.append(question.value)
+            given = Command(resume={question.id: str(len(asked))} if by == "id" else str(len(asked)))
+    assert asked == ["size?", "colour?", "where?"] * drafts
+    assert reviewed == ["1 2 to 3", "4 5 to 6"][:drafts]
+    assert output["topic"] == reviewed[-1]
+
+
+@MODES
 @pytest.mark.parametrize("memory", [None, True], ids=["stateless", "with a memory of its own"])
 def test_advice_for_a_graph_goes_to_its_nodes_and_into_none_of_its_checkpoints(
     mode: str, memory: bool | None
