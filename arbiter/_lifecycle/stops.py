@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any
+from weakref import ref
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import ToolMessage
@@ -25,7 +26,11 @@ class Stopping(BaseCallbackHandler):
     """A handler that may stop calls in a body. The node run records each call that it stops."""
 
     def __init__(self, handler: BaseCallbackHandler, checker: PolicyChecker, run: NodeRun) -> None:
-        self._told = handler, checker, run
+        self._told = (
+            handler,
+            checker,
+            ref(run),
+        )  # the run has its handlers: both would stay until a collection
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("on_"):
@@ -36,7 +41,7 @@ class Stopping(BaseCallbackHandler):
         return super().__getattribute__(name)
 
 
-def _watched(method: Any, checker: PolicyChecker, run: NodeRun) -> Callable[..., Any]:
+def _watched(method: Any, checker: PolicyChecker, run: ref[NodeRun]) -> Callable[..., Any]:
     if iscoroutinefunction(method):
 
         @wraps(method)
@@ -44,7 +49,7 @@ def _watched(method: Any, checker: PolicyChecker, run: NodeRun) -> Callable[...,
             try:
                 return await method(*args, **kwargs)
             except Exception as exc:
-                _note(run, checker, exc, kwargs)
+                _note(run(), checker, exc, kwargs)
                 raise
 
         return acall
@@ -54,19 +59,21 @@ def _watched(method: Any, checker: PolicyChecker, run: NodeRun) -> Callable[...,
         try:
             return method(*args, **kwargs)
         except Exception as exc:
-            _note(run, checker, exc, kwargs)
+            _note(run(), checker, exc, kwargs)
             raise
 
     return call
 
 
-def _note(run: NodeRun, checker: PolicyChecker, error: Exception, told: Mapping[str, Any]) -> None:
+def _note(run: NodeRun | None, checker: PolicyChecker, error: Exception, told: Mapping[str, Any]) -> None:
     # LangChain reads a NotImplementedError as "call on_llm_start instead".
     if isinstance(error, NotImplementedError):
         return
     inner = current_run.get()  # a node's handlers also see the calls of nodes of an inner graph
     if inner is not None and checker in inner.plan.watchers:
         run = inner
+    if run is None:
+        return  # it is over
     if isinstance(error, PolicyViolationError) and error.cause is None:
         reason, cause = error.reason, None
     else:

@@ -36,7 +36,7 @@ from arbiter import (
     PolicyViolationError,
     Verdict,
 )
-from arbiter.checkers import ConditionChecker, RequireBefore
+from arbiter.checkers import BudgetChecker, ConditionChecker, RequireBefore, ToolsChecker
 from arbiter.instructions import GENERATE, RESPOND, TOOL_CALL, VERIFY
 from tests.lifecycle.test_advice import Review, Tell
 from tests.support import MODES, PATIENCE, Check, Hold, Judge, Route, Spy, State, chain, good, run, thread
@@ -592,6 +592,29 @@ def test_an_arbiter_and_its_records_are_garbage_collected() -> None:
         once()
     gc.collect()
     assert [ref() for ref in refs] == [None] * len(refs)
+
+
+@pytest.mark.lengthy
+def test_a_run_that_rules_look_into_is_freed_without_a_collection() -> None:
+    """As LangGraph's own runs are."""
+    runs: list[Any] = []
+
+    def body(state: Any, config: RunnableConfig) -> Any:
+        runs.append(weakref.ref(config["configurable"]["__pregel_scratchpad"].get_null_resume))
+        return {"log": ["a"]}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ToolsChecker("tools", deny=["delete"]))
+    arbiter_os.add_policy_checker(BudgetChecker("tokens", tokens=1000))
+    app = arbiter_os.govern(chain(body))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            app.invoke({"log": []})
+        assert [ref() for ref in runs] == [None, None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.lengthy
