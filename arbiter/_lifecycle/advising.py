@@ -34,7 +34,7 @@ def advise(run: NodeRun) -> Steps:
             run.record.failed(f"advisor {registration.name}", describe(advice.error))
             continue
         if not registration.contract.enforced:
-            if advice is not None and advice != "":
+            if not _is_nothing(advice):
                 run.record.note(f"advisor {registration.name}", "audit: it would have added advice")
             continue
         id = f"arbiter-{run.record.id}-{number}"
@@ -63,8 +63,12 @@ def _give(run: NodeRun, advisor: Advisor, advice: Any, id: str) -> None:
     """Add advice to the node's input, or keep it for the nodes inside."""
     if not run.is_graph:
         add_transient(run, advice, id, key=advisor.messages_key)
-    elif advice is not None and advice != "":
+    elif not _is_nothing(advice):
         run.handed = (*run.handed, DelegatedAdvice(advisor.name, advice, id, advisor.messages_key))
+
+
+def _is_nothing(advice: Any) -> bool:
+    return advice is None or (isinstance(advice, str | Mapping | Sequence) and not advice)
 
 
 def _take_inherited(run: NodeRun) -> None:
@@ -94,7 +98,7 @@ def add_transient(
     `output` of an earlier call shows whether an empty list at `key` is a list of messages. Raises `TypeError`
     if the input has no place for the advice, or if the advice has a wrong type.
     """
-    if advice is None or advice == "":
+    if _is_nothing(advice):
         return
     state = as_state(run.input)
     key = key if _of_messages(state.get(key), as_state(output).get(key)) else "messages"

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph
-from langgraph.types import Command, RetryPolicy, interrupt
+from langgraph.types import Command, RetryPolicy, Send, interrupt
 from pydantic import BaseModel
 
 from arbiter import (
@@ -508,6 +508,37 @@ def test_a_graph_under_a_gate_gets_each_answer_for_its_own_question(
     assert asked == ["size?", "colour?", "where?"] * drafts
     assert reviewed == ["1 2 to 3", "4 5 to 6"][:drafts]
     assert output["topic"] == reviewed[-1]
+
+
+class Typed(BaseModel):
+    topic: str = ""
+
+
+@MODES
+@pytest.mark.parametrize("given", [Command(goto="b"), Typed(topic="tea"), {"topic": "tea"}])
+@pytest.mark.parametrize("advice", [None, "", {}, []])
+def test_advice_of_nothing_leaves_the_input_as_it_is(advice: Any, given: Any, mode: str) -> None:
+    seen: list[Any] = []
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("tell", lambda history, state: advice))
+    builder: Any = StateGraph(Chat).add_node("a", seen.append)
+    builder.add_conditional_edges(START, lambda state: Send("a", given), ["a"])
+    app: Any = arbiter_os.govern(builder.compile())
+    run(app, {"messages": []}, mode=mode)
+    assert seen == [given]
+    assert not arbiter_os.history.item.errors
+
+
+def test_advice_for_a_command_is_reported() -> None:
+    """A `Command` that was sent as input keeps its goto."""
+    seen: list[Any] = []
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("tell", {"goto": "c"}))
+    builder: Any = StateGraph(Chat).add_node("a", seen.append)
+    builder.add_conditional_edges(START, lambda state: Send("a", Command(goto="b")), ["a"])
+    arbiter_os.govern(builder.compile()).invoke({"messages": []})
+    assert seen == [Command(goto="b")]
+    assert "Command" in arbiter_os.history.item.errors["advisor tell"]
 
 
 @MODES
