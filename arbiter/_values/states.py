@@ -130,8 +130,8 @@ def with_fields(value: Any, changes: Mapping[str, Any]) -> Any:
         return {**state, **changes}
     if isinstance(value, BaseModel):
         return type(value).model_validate({**as_state(value), **changes})
-    if is_dataclass(value) and not isinstance(value, type | Command):
-        return type(value)(**{**as_state(value), **changes})
+    if is_dataclass(state) and not isinstance(state, type | Command):
+        return type(state)(**{**as_state(value), **changes})
     if ROOT in changes:
         return changes[ROOT]
     raise TypeError(f"a {type(value).__name__} has no fields to set")

@@ -464,7 +464,8 @@ def _place_by_id(conf: Mapping[str, Any]) -> None:
     """Add the answer that was given by the id of a question inside. LangGraph finds no place for it, since the
     id is that of a task which is gone. It does the same for the body's own questions.
     """
-    pad, by_id = conf[CONFIG_KEY_SCRATCHPAD], conf.get(CONFIG_KEY_RESUME_MAP) or {}
+    pad = conf[CONFIG_KEY_SCRATCHPAD]
+    by_id: Mapping[str, Any] = conf.get(CONFIG_KEY_RESUME_MAP) or {}
     if not by_id or pad.get_null_resume in _placed:
         return
     _placed.add(pad.get_null_resume)

@@ -457,17 +457,28 @@ def test_a_retry_policy_goes_on_with_the_next_attempt(mode: str) -> None:
 @pytest.mark.parametrize("called", ["as the node", "by the node"])
 def test_a_graph_under_a_gate_runs_with_every_durability(called: str, mode: str) -> None:
     """A gated graph saves nothing, so it has no checkpoint that `durability="sync"` could wait for."""
-    inside = chat(lambda state: {"topic": "tea"})
+
+    def name(state: Any) -> Any:
+        return {"topic": "tea"}
+
+    inside = chat(name)
+
+    def call_inside(state: Any) -> Any:
+        return inside.invoke(state)
+
+    def commit(history: Any, draft: Any, attempt: int) -> Correction:
+        return Correction.commit()
+
     arbiter_os = ArbiterOS()
-    arbiter_os.add_correction_gate(
-        Review("gate", lambda history, draft, attempt: Correction.commit(), target_nodes=["agent"])
-    )
+    arbiter_os.add_correction_gate(Review("gate", commit, target_nodes=["agent"]))
     builder: Any = StateGraph(Chat)
-    builder.add_node("agent", inside if called == "as the node" else lambda state: inside.invoke(state))
+    builder.add_node("agent", inside if called == "as the node" else call_inside)
     app: Any = arbiter_os.govern(builder.add_edge(START, "agent").compile(checkpointer=InMemorySaver()))
     for durability in ("sync", "async", "exit"):
-        call = app.invoke if mode == "sync" else lambda *args, **how: asyncio.run(app.ainvoke(*args, **how))
-        assert call({"messages": []}, thread(durability), durability=durability)["topic"] == "tea"
+        call = (app.invoke if mode == "sync" else app.ainvoke)(
+            {"messages": []}, thread(durability), durability=durability
+        )
+        assert (call if mode == "sync" else asyncio.run(call))["topic"] == "tea"
 
 
 @MODES
@@ -492,10 +503,15 @@ def test_a_graph_under_a_gate_gets_each_answer_for_its_own_question(
         return Correction.retry("again") if attempt < drafts else Correction.commit()
 
     inside = chat(pack, send)
+
+    def call_inside(state: Any) -> Any:
+        return inside.invoke(state)
+
     builder: Any = StateGraph(Chat)
-    builder.add_node("agent", inside if called == "as the node" else lambda state: inside.invoke(state))
+    builder.add_node("agent", inside if called == "as the node" else call_inside)
     graph: Any = builder.add_edge(START, "agent").compile(checkpointer=InMemorySaver())
     given: Any = {"messages": []}
+    output: Any = None
     asked: list[str] = []
     while given is not None and len(asked) < 9:
         arbiter_os = ArbiterOS()  # one that knows nothing of the drafts before
@@ -514,17 +530,26 @@ class Typed(BaseModel):
     topic: str = ""
 
 
+def sends(given: Any, seen: list[Any]) -> Any:
+    """A graph with a node that gets `given`, by a `Send`, and adds it to `seen`."""
+
+    def start(state: Any) -> Any:
+        return Send("a", given)
+
+    builder: Any = StateGraph(Chat)
+    builder.add_node("a", seen.append)
+    builder.add_conditional_edges(START, start, ["a"])
+    return builder.compile()
+
+
 @MODES
 @pytest.mark.parametrize("given", [Command(goto="b"), Typed(topic="tea"), {"topic": "tea"}])
 @pytest.mark.parametrize("advice", [None, "", {}, []])
 def test_advice_of_nothing_leaves_the_input_as_it_is(advice: Any, given: Any, mode: str) -> None:
     seen: list[Any] = []
     arbiter_os = ArbiterOS()
-    arbiter_os.add_advisor(Tell("tell", lambda history, state: advice))
-    builder: Any = StateGraph(Chat).add_node("a", seen.append)
-    builder.add_conditional_edges(START, lambda state: Send("a", given), ["a"])
-    app: Any = arbiter_os.govern(builder.compile())
-    run(app, {"messages": []}, mode=mode)
+    arbiter_os.add_advisor(Tell("tell", advice))
+    run(arbiter_os.govern(sends(given, seen)), {"messages": []}, mode=mode)
     assert seen == [given]
     assert not arbiter_os.history.item.errors
 
@@ -534,9 +559,7 @@ def test_advice_for_a_command_is_reported() -> None:
     seen: list[Any] = []
     arbiter_os = ArbiterOS()
     arbiter_os.add_advisor(Tell("tell", {"goto": "c"}))
-    builder: Any = StateGraph(Chat).add_node("a", seen.append)
-    builder.add_conditional_edges(START, lambda state: Send("a", Command(goto="b")), ["a"])
-    arbiter_os.govern(builder.compile()).invoke({"messages": []})
+    run(arbiter_os.govern(sends(Command(goto="b"), seen)), {"messages": []})
     assert seen == [Command(goto="b")]
     assert "Command" in arbiter_os.history.item.errors["advisor tell"]
 

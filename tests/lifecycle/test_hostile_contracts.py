@@ -600,7 +600,8 @@ def test_a_run_that_rules_look_into_is_freed_without_a_collection() -> None:
     runs: list[Any] = []
 
     def body(state: Any, config: RunnableConfig) -> Any:
-        runs.append(weakref.ref(config["configurable"]["__pregel_scratchpad"].get_null_resume))
+        scratchpad = config.get("configurable", {})["__pregel_scratchpad"]
+        runs.append(weakref.ref(scratchpad.get_null_resume))
         return {"log": ["a"]}
 
     arbiter_os = ArbiterOS()
