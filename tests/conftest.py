@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import re
 import signal
@@ -52,6 +53,15 @@ if STRESS != "full":
     vars(providers)["_get_local_constants"] = lambda: vars(providers)["_local_constants"]
 
 Found = tuple[str | None, str]
+
+
+@pytest.fixture(autouse=True)
+def _levels_of_logs_last_a_test() -> Generator[None]:
+    """A library that a test loads, such as Ray, may set the level of all loggers."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

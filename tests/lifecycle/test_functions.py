@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -204,6 +205,7 @@ def test_functional_api(mode: str) -> None:
 
 def test_a_resumed_entrypoint_that_was_forgotten_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     """No checkpoint keeps its calls, so a cap begins again; one warning says so."""
+    caplog.set_level(logging.WARNING, "arbiter")
     arbiter_os = ArbiterOS(keep_threads=2)
     arbiter_os.add_policy_checker(AtMost("once", 1))
     act = task(arbiter_os.govern(Spy("act")))
