@@ -38,7 +38,7 @@ def tell(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistory, 
     """As `observe`, if none of the checkers needs an evaluation."""
     record, reads, item = run.record, run.reads, view.item
     tallies: dict[str, Mapping[str, float | None]] = {}
-    if (inner := run.inner()) is not None:
+    if observers and (inner := run.inner()) is not None:
         view.inside = Past(inner)
     for checker in observers:
         try:

@@ -26,11 +26,8 @@ class Stopping(BaseCallbackHandler):
     """A handler that may stop calls in a body. The node run records each call that it stops."""
 
     def __init__(self, handler: BaseCallbackHandler, checker: PolicyChecker, run: NodeRun) -> None:
-        self._told = (
-            handler,
-            checker,
-            ref(run),
-        )  # the run has its handlers: both would stay until a collection
+        # The run has its handlers: without the weak reference both would stay until a collection.
+        self._told = handler, checker, ref(run)
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("on_"):

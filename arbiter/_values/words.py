@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from operator import add
 
-UNSPACED = (
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
-    "\uf900-\ufaff\U00020000-\U0003ffff]"
-)
-"""A character of such a script: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
-_RUN = re.compile(f"({UNSPACED}+)")
+HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""The ranges of Chinese characters, for a class of a pattern."""
+UNSPACED = HAN + "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff"
+"""Those of all such scripts: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+_RUN = re.compile(f"([{UNSPACED}]+)")
 
 
 def with_pairs(words: Iterable[str]) -> list[str]:
@@ -19,9 +18,14 @@ def with_pairs(words: Iterable[str]) -> list[str]:
     return [part for word in words for part in (_parts(word) if _RUN.search(word) else (word,))]
 
 
+def pairs_of(run: str) -> Iterable[str]:
+    """The pairs of neighbouring characters; a single character by itself."""
+    return map(add, run, run[1:]) if len(run) > 1 else (run,)
+
+
 def _parts(word: str) -> Iterator[str]:
     for at, part in enumerate(_RUN.split(word)):
-        if at % 2 and len(part) > 1:
-            yield from map(add, part, part[1:])
+        if at % 2:
+            yield from pairs_of(part)
         elif part:
             yield part

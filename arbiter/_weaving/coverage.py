@@ -116,10 +116,8 @@ class Coverage:
             names, known = (set(each if whole else map(_own_name, each)) for each in (nodes, governed))
             for name in wanted:
                 meant = None if name in known or name in names else misspelt(name, names)
-                if meant is not None and meant not in (
-                    *wanted,
-                    *others,
-                ):  # a rule that names both intends both
+                # A rule that names both nodes intends both.
+                if meant is not None and meant not in (*wanted, *others):
                     raise UnknownNodeError(
                         claim,
                         node=name,

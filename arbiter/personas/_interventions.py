@@ -30,6 +30,7 @@ from inspect import isawaitable, iscoroutine
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 
 from arbiter._threads.forks import new_lock
+from arbiter._values.once import Once
 from arbiter._values.states import is_number, is_whole
 from arbiter.advice import Advisor
 from arbiter.errors import ConfigurationError, RegistrationError, nearest
@@ -135,7 +136,7 @@ class _Interventions(Advisor):
         self._waiting: OrderedDict[str, dict[str, dict[int, str]]] = OrderedDict()
         """The nudges that no turn has had yet, by conversation, agent and place of the intervention."""
         self._warned = False
-        self._told: set[str] = set()
+        self._told = Once()
         self._turns: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
         """The nudges of an agent's newest turn; later calls in that turn get them again."""
         self._given: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -363,8 +364,7 @@ class _Interventions(Advisor):
 
     def _tell(self, about: str, name: str, problem: str) -> None:
         """Log a warning, once for each subject."""
-        if about not in self._told:
-            self._told.add(about)
+        if self._told.is_new(about):
             _log.warning("intervention %r %s (This is reported once.)", name, problem)
 
     def _check_agents(self, name: str, nudges: Mapping[str, str]) -> None:

@@ -22,7 +22,7 @@ from arbiter.errors import ConfigurationError
 
 _NEITHER_WORD_NOR_BLANK = re.compile(r"[^\w\s]")
 _SENTENCE_END = re.compile(r"[.!?。！？]+")
-_OVERLAP = re.compile(f"({UNSPACED}) \\1")
+_OVERLAP = re.compile(f"([{UNSPACED}]) \\1")
 
 
 def tokens(text: str) -> list[str]:

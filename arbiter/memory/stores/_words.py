@@ -9,6 +9,7 @@ from functools import lru_cache
 from math import sqrt
 
 from arbiter._values.normal import normalized
+from arbiter._values.words import HAN, UNSPACED, pairs_of
 
 # A number with its decimals is one word; scripts that do not separate words count by the character.
 _WORD = re.compile(
@@ -48,14 +49,13 @@ def overlap(one: Set[str], other: Set[str]) -> float:
 _ACCENTS = re.compile("[\u0300-\u036f]")
 # Letters that Unicode does not take apart.
 _LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ı": "i", "æ": "ae", "œ": "oe"})
-_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 # Written without blanks, or (Hangul) with endings that make a word a different one: indexed by pairs of characters.
-_DENSE = _HAN + "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\uac00-\ud7a3"
+_DENSE = UNSPACED + "\u31f0-\u31ff\uac00-\ud7a3"
 # Python's \w lacks the vowel signs of the scripts of India, and of Hebrew and Arabic.
 _SIGNS = "\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0dff\u0f00-\u0fff"
 _TERM = re.compile(rf"\d+(?:[.,:]\d+)+|[{_DENSE}]+|(?:[^\W_{_DENSE}]|[{_SIGNS}])+")
 _IS_DENSE = re.compile(f"[{_DENSE}]")
-_IS_HAN = re.compile(f"[{_HAN}]")
+_IS_HAN = re.compile(f"[{HAN}]")
 _LONGEST = 40
 _MOST = 512
 
@@ -74,7 +74,7 @@ def terms_of(text: str) -> Counter[str]:
     for match in _TERM.finditer(folded):
         run = match.group()
         if _IS_DENSE.match(run):
-            found.update(run[at : at + 2] for at in range(max(len(run) - 1, 1)))
+            found.update(pairs_of(run))
             if len(run) > 1:
                 found.update(_IS_HAN.findall(run))
         else:
