@@ -15,6 +15,7 @@ This module does not depend on LangGraph: the caller describes a graph in a `Gra
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ class Bounds:
 PACK = Bounds()
 MAX_BITS = 1024
 """The size of a whole number. Python cannot print numbers with thousands of digits."""
+_MISREAD = re.compile(r"[-+]?(?:0[0-9_]+|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?)")
+"""Numbers that YAML 1.1 reads in base 8 (010) or 60 (1:30), and YAML 1.2 does not."""
 
 Place = tuple[str | int, ...]
 
@@ -182,6 +185,9 @@ class _Reader:
                 self.words[place] = node.value
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             return self.mistake(node, place, f"expected a smaller number, got {short(node.value)}")
+        if isinstance(value, int | float) and _MISREAD.fullmatch(node.value):
+            got = f"got {short(node.value)}, which YAML reads as {short(value)}"
+            return self.mistake(node, place, f"expected a decimal number, or a text in quotes, {got}")
         if isinstance(value, str) and not _is_text(value):
             return self.mistake(node, place, f"expected a text in Unicode, got {short(value)}")
         return value
@@ -308,7 +314,7 @@ _TEXTS = ("literal_error", "string_type")
 def pack_files(folder: Traversable) -> list[Traversable]:
     """The pack files of a folder, by name."""
     found = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    return [f for f in found if f.name.endswith((".yaml", ".yml")) and not f.name.startswith(".")]
+    return [f for f in found if f.name.lower().endswith((".yaml", ".yml")) and not f.name.startswith(".")]
 
 
 def load_packs(

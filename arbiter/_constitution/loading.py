@@ -10,6 +10,7 @@ naming it again; a change that is not known to be tighter needs `override: true`
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -74,6 +75,11 @@ Source = OneSource | Sequence[OneSource]
 SHIPPED = "arbiter:"
 FOLDERS: tuple[Kind, ...] = get_args(Kind)
 SECTIONS: tuple[Section, ...] = get_args(Section)
+_HEADER = frozenset({"version", "name", "description", "mode", "match"})
+"""The keys of a pack that do nothing by themselves."""
+_OTHERS = frozenset({"propositions", "personas", "actions", "prompts"})
+"""The folders in `evaluators` whose files are no packs."""
+_log = logging.getLogger("arbiter")
 C = TypeVar("C", bound=Contract)
 
 
@@ -308,6 +314,7 @@ class _Loader:
             if "use" in rule.data:  # otherwise it may change the rule with that name
                 self._made(rule)
         self._stop()
+        self._report_idle(sources)
         found = [(section, contract) for section, contract in contracts if contract is not None]
         return Constitution(
             origin=", ".join(map(str, sources)),
@@ -337,6 +344,21 @@ class _Loader:
     def _stop(self) -> None:
         if self.mistakes:
             raise PackError(sorted(self.mistakes, key=lambda each: (self.files.index(each.file), each.line)))
+
+    def _report_idle(self, sources: Sequence[OneSource]) -> None:
+        """Log what puts no rule in force although it is there."""
+        if not self.packs:
+            _log.warning(
+                "the constitution %r has no YAML file, and so no rule.", ", ".join(map(str, sources))
+            )
+        for pack in self.packs.values():
+            if pack.file.model_fields_set <= _HEADER:
+                _log.warning(
+                    "the pack %r (%s) has a header only, and so no rule. Add checkers, routers, evaluators, "
+                    "instructions or records, or the packs that it extends.",
+                    pack.name,
+                    pack.document.file,
+                )
 
     # Files
 
@@ -368,6 +390,12 @@ class _Loader:
         for folder in folders:
             for file in pack_files(root.joinpath(folder)):
                 self._take(file, f"{where}{folder}/{file.name}")
+            for inside in _unread(root.joinpath(folder)):
+                _log.warning(
+                    "the YAML files in %r are not read: packs are the files right in %r. Move them there.",
+                    str(inside),
+                    str(root.joinpath(folder)),
+                )
 
     def _take(self, file: Traversable, name: str, prefix: str = "") -> _Pack | None:
         self.files.append(name)
@@ -998,6 +1026,14 @@ def shipped_names() -> list[str]:
     return sorted(
         file.name.rpartition(".")[0] for folder in FOLDERS for file in pack_files(pack_folder(folder))
     )
+
+
+def _unread(folder: Traversable) -> Iterator[Traversable]:
+    """The folders in a folder of packs whose YAML files look like packs, and are not read."""
+    for inside in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        known = folder.name == "evaluators" and inside.name in _OTHERS
+        if inside.is_dir() and not known and not inside.name.startswith(".") and pack_files(inside):
+            yield inside
 
 
 def _nearest_pack(name: str) -> str:

@@ -1273,3 +1273,47 @@ def test_what_only_a_shadow_uses_is_used(tmp_path: Path) -> None:
     with pytest.warns(ArbiterWarning, match="allow has 'tests.'"):
         arbiter_os.load_constitution(tmp_path / "now", allow=["tests"])
     arbiter_os.load_constitution()  # reads it again, without telling it again
+
+
+# Files that put no rule in force ------------------------------------------------------------------
+
+
+def test_a_folder_of_packs_within_a_folder_of_packs_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the files right in a folder are packs; the folders of propositions and personas are others."""
+    project(
+        tmp_path,
+        policies__a=NO_TOOLS,
+        evaluators__e="evaluators: []",
+        **{"policies/team__b": NO_TOOLS, "evaluators/personas__ann": "evaluators: []"},
+    )
+    (tmp_path / "policies" / "notes").mkdir()
+    assert load_constitution(tmp_path).packs == ("a", "e")
+    policies = tmp_path / "policies"
+    assert caplog.messages == [
+        f"the YAML files in {str(policies / 'team')!r} are not read: packs are the files right in "
+        f"{str(policies)!r}. Move them there."
+    ]
+
+
+def test_the_ending_of_a_pack_may_be_in_capitals(tmp_path: Path) -> None:
+    project(tmp_path, policies__a=NO_TOOLS)
+    (tmp_path / "policies" / "a.yaml").rename(tmp_path / "policies" / "A.YAML")
+    assert [checker.name for checker in load_constitution(tmp_path).checkers] == ["no_tools"]
+
+
+def test_a_constitution_without_a_file_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "policies").mkdir()
+    assert load_constitution(tmp_path).packs == ()
+    assert caplog.messages == [f"the constitution {str(tmp_path)!r} has no YAML file, and so no rule."]
+
+
+def test_a_pack_with_a_header_only_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An empty list says that there is to be no rule, and is not reported."""
+    project(tmp_path, policies__a="", policies__b="checkers: []", policies__c="extends: [b]")
+    assert load_constitution(tmp_path).packs == ("a", "b", "c")
+    assert caplog.messages == [
+        "the pack 'a' (policies/a.yaml) has a header only, and so no rule. Add checkers, routers, evaluators, "
+        "instructions or records, or the packs that it extends."
+    ]

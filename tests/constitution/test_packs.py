@@ -606,6 +606,20 @@ def test_only_yaml_files_are_read(tmp_path: Path) -> None:
         ("name: legal", "name: !!timestamp maybe", ["2: name: expected plain YAML, got 'maybe'"]),
         ("name: legal", "name: !!int ''", ["2: name: expected plain YAML, got ''"]),
         ("name: legal", "name: " + "1" * 5000, None),
+        (
+            "version: 1",
+            "version: 01",
+            [
+                "1: version: expected a decimal number, or a text in quotes, got '01', which YAML reads as 1",
+            ],
+        ),
+        (
+            "name: legal",
+            "name: 1:30",
+            [
+                "2: name: expected a decimal number, or a text in quotes, got '1:30', which YAML reads as 90",
+            ],
+        ),
         ("name: legal", "name: !!python/name:os.system x", None),
         (
             "name: legal",
