@@ -100,7 +100,7 @@ class Contract:
             self.deadline = deadline
 
     def _target(self, instructions: TargetInstructions, nodes: TargetNodes) -> None:
-        if isinstance(instructions, str | Instruction):
+        if isinstance(instructions, str) or not isinstance(instructions, Iterable | None):
             instructions = (instructions,)
         if isinstance(nodes, str):
             nodes = (nodes,)

@@ -302,8 +302,14 @@ class _Loader:
 
     def load(self, sources: Sequence[OneSource]) -> Constitution:
         for source in sources:
-            # Files of a single folder are named relative to it; files of several could share a name.
-            self._read(source, "" if len(sources) == 1 else f"{source}/")
+            try:
+                # Files of a single folder are named relative to it; files of several could share a name.
+                self._read(source, "" if len(sources) == 1 else f"{source}/")
+            except OSError as error:  # a folder that may not be read, or the text of a pack as a path
+                raise ConfigurationError(
+                    f"the constitution {str(source)!r:.200} cannot be read: {error.strerror}. "
+                    "Give the path of a folder or of a YAML file."
+                ) from None
         order = self._ordered()
         cores = self._cores(order)
         bindings = tuple(self._bindings(pack) for pack in order if pack.file.instructions)

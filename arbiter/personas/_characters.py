@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -149,7 +150,7 @@ def _file(source: str | Path) -> tuple[Traversable, str]:
     given: Any = source
     if not isinstance(given, str | Path):
         raise ConfigurationError(f"expected a Persona, a mapping or a file, got {given!r:.80}.")
-    if not Path(given).suffix and not Path(given).is_file():
+    if Path(given).suffix.lower() not in (".yaml", ".yml") and not os.path.isfile(given):
         raise ConfigurationError(
             f"expected a persona's YAML file, or one that ships, like {SHIPPED}ilka, got {str(given)!r:.80}. "
             "Write Persona(name, description) for one of your own."

@@ -286,7 +286,15 @@ def _folder(folder: str | Path | Traversable | None) -> Traversable:
         return pack_folder("evaluators").joinpath("propositions")
     if not isinstance(folder, str | Traversable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"expected the folder of propositions, got {folder!r:.80}.")
-    return Path(folder) if isinstance(folder, str) else folder
+    if not isinstance(folder, str):
+        return folder
+    try:
+        Path(folder).is_dir()
+    except OSError as error:  # a sentence as a path, or a folder that may not be read
+        raise ConfigurationError(
+            f"the folder of propositions {folder!r:.200} cannot be read: {error.strerror}."
+        ) from None
+    return Path(folder)
 
 
 _NAME = re.compile(r"\w[\w.-]*")

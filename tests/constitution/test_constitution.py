@@ -496,6 +496,11 @@ def test_a_missing_constitution_is_an_error(
         load_constitution(source)
 
 
+def test_the_text_of_a_pack_in_the_place_of_its_path_is_reported() -> None:
+    with pytest.raises(ConfigurationError, match=r"'version: 1\\nname: a.*Give the path of a folder or of a"):
+        ArbiterOS.from_constitution("version: 1\nname: a\n" + "# a rule\n" * 40)
+
+
 @pytest.mark.parametrize("source", [5, b"policies"])
 def test_a_source_that_is_not_a_path_is_reported(source: Any) -> None:
     with pytest.raises(ConfigurationError, match="Give its path"):

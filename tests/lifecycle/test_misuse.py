@@ -73,6 +73,9 @@ def test_unknown_instruction_name() -> None:
         ThresholdEvaluator("t", "k", 0.5, target_instructions=["GENRATE"])
     with refused(UnknownInstructionError, "'NOPE'"):
         HistoryPolicyChecker("h", ["NOPE"])
+    neither: Any = 42
+    with refused(UnknownInstructionError, "expected an instruction or its name, got 42"):
+        ThresholdEvaluator("t", "k", 0.5, target_instructions=neither)
 
 
 def test_unknown_instruction_in_the_metadata_of_a_node() -> None:

@@ -452,3 +452,18 @@ def test_every_dimension_is_a_kind_with_a_judge(use: str) -> None:
     kind = getattr(__import__(module, fromlist=["x"]), name)
     assert takes_model(kind) == {"judge"}
     assert "judge" in parameters_of(kind).model_fields
+
+
+@pytest.mark.parametrize("words", ["Calm, dry and blunt. ", "x"])
+@pytest.mark.parametrize("length", [1, 300])
+def test_a_description_in_the_place_of_a_persona_is_reported(words: str, length: int) -> None:
+    """A text that is long, or has a dot, is not taken for the path of a file."""
+    with pytest.raises(
+        ParameterError, match=r"persona: expected a persona.*Write Persona\(name, description\)"
+    ):
+        AdherenceEvaluator(persona=words * length, judge=Says(None))
+
+
+def test_a_sentence_in_the_place_of_a_folder_of_propositions_is_reported() -> None:
+    with pytest.raises(ParameterError, match=r"propositions: the folder of propositions .* cannot be read"):
+        AdherenceEvaluator(persona=JIM, judge=Says(None), propositions="Jim is calm. " * 40)
