@@ -462,6 +462,10 @@ class FrozenDict(dict[str, Any]):
 
     __slots__ = ()
 
+    def __getattr__(self, name: str) -> NoReturn:
+        # A rule that reads the state of a pydantic or dataclass graph as the node does gets here.
+        raise AttributeError(f"the view of a state is a dict without attribute {name!r}; write [{name!r}]")
+
     def __getitem__(self, key: str) -> Any:
         value = _item(self, key)
         return value if type(value) in _ATOMS else freeze(value)

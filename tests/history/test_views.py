@@ -646,3 +646,39 @@ def test_a_rule_of_content_denies_although_the_history_keeps_digests(checker: Po
     with pytest.raises(PolicyViolationError, match="'never' denied"):
         arbiter_os.govern(chain(work)).invoke({"log": ["delete"]})
     assert work.calls == []
+
+
+class Bill(BaseModel):
+    amount: int = 0
+
+
+@dataclass
+class Purchase:
+    amount: int = 0
+
+
+@MODES
+@pytest.mark.parametrize("schema", [Bill, Purchase])
+def test_an_attribute_of_a_view_fails_with_the_words_to_write(schema: Any, mode: str) -> None:
+    """A view is a dict, whatever class the state of the graph has."""
+    arbiter_os = ArbiterOS()
+
+    @arbiter_os.checker
+    def small(state: Any) -> bool:
+        return bool(state.amount < 10)
+
+    @arbiter_os.checker(on_deny="audit")
+    def large(state: Any) -> bool:
+        return bool(state["amount"] >= 10)
+
+    def pay(state: Any) -> dict[str, int]:
+        return {"amount": 0}
+
+    graph = StateGraph(schema).add_node("pay", pay).add_edge(START, "pay").compile()
+    with pytest.raises(PolicyViolationError) as caught:
+        run(arbiter_os.govern(graph), {"amount": 50}, mode=mode)
+    assert (
+        str(caught.value.cause)
+        == "the view of a state is a dict without attribute 'amount'; write ['amount']"
+    )
+    assert arbiter_os.history.item.check_policy_results["large"].kind == "allow"
