@@ -31,9 +31,6 @@ class Cursor(Record):
     skipped windows. `turn_ended_at` is the end of the turn that moved the cursor last.
     """
 
-    _times = ("next_try_at", "updated_at", "turn_ended_at")
-    _tuples = ("tail_ids",)
-
     last_id: str | None = None
     tail_ids: tuple[str, ...] = ()
     processed_total: int = 0

@@ -27,8 +27,6 @@ class Entity(Record):
     """A participant: a user, the agent, or a registered third party. `names` are what it is called, the
     main one first."""
 
-    _tuples = ("names",)
-
     id: str
     names: tuple[str, ...] = ()
     is_agent: bool = False

@@ -125,9 +125,6 @@ class FactEvent(Record):
     """The effect of a claim on a known fact, for evaluators that run later in the turn. `speaker` is the id of
     the entity that made the claim, `at` the end of the turn."""
 
-    _times = ("at",)
-    _tuples = ("confirms",)
-
     kind: str
     """`confirmed` (an independent mention), `contradicted` (by another speaker), `corrected`, `superseded`,
     `refined` or `ended`."""

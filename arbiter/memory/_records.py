@@ -32,29 +32,18 @@ class Record:
     `ValueError` for a value that is not a record of this class.
     """
 
-    _times: tuple[str, ...] = ()
-    _tuples: tuple[str, ...] = ()
-
     def to_value(self) -> dict[str, Any]:
-        value: dict[str, Any] = {}
-        for part in fields(cast(Any, self)):
-            value[part.name] = _plain(getattr(self, part.name))
-        return value
+        return {part.name: _plain(getattr(self, part.name)) for part in fields(cast(Any, self))}
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Self:
-        known = {part.name for part in fields(cast(Any, cls))}
         try:
-            given = {key: found for key, found in value.items() if key in known}
-            for name in cls._times:
-                if given.get(name) is not None:
-                    given[name] = time_of(given[name])
-            for name in cls._tuples:
-                if name in given:
-                    given[name] = tuple(given[name])
+            given: dict[str, Any] = {}
             for name, (types, members) in _types_of(cast(Any, cls)).items():
-                if name in given and not _is(given[name], types, members):
-                    raise TypeError(f"{name!r} is a {type(given[name]).__name__}")
+                if name in value:
+                    found = given[name] = _read(value[name], types)
+                    if not _is(found, types, members):
+                        raise TypeError(f"{name!r} is a {type(found).__name__}")
             return cls(**given)
         except (TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"no {cls.__name__} in the store's value: {error}") from None
@@ -111,6 +100,13 @@ def _types(hint: Any) -> tuple[Types, Types]:
     return ((float, int) if hint is float else (origin or hint,)), ()
 
 
+def _read(value: Any, types: Types) -> Any:
+    """A value of JSON as a field of these types has it."""
+    if datetime in types and value is not None:
+        return time_of(value)
+    return tuple(value) if tuple in types else value
+
+
 def _is(value: Any, types: Types, members: Types) -> bool:
     if isinstance(value, bool):  # isinstance counts bool as int
         return bool in types
@@ -135,8 +131,6 @@ def mistakes_in(kind: type[Record], value: Mapping[str, Any]) -> list[tuple[str,
     """The fields of a value that is to become a record, each with the problem; none if it can."""
     wrong: dict[str, str] = {}
     hints = get_type_hints(kind)
-    times: Any = getattr(kind, "_times", ())
-    tuples: Any = getattr(kind, "_tuples", ())
     for part in fields(cast(Any, kind)):
         name = part.name
         if name not in value:
@@ -149,14 +143,14 @@ def mistakes_in(kind: type[Record], value: Mapping[str, Any]) -> list[tuple[str,
         if is_list and any(isinstance(item, Mapping) for item in items):
             continue  # records inside, which `from_value` reads
         types, members = _types_of(cast(Any, kind))[name]
-        if name in times:
+        if datetime in types:
             try:
                 if given is None and type(None) in types:
                     continue
                 time_of(items)
             except (TypeError, ValueError):
                 wrong[name] = f"expected a time as ISO 8601, got {given!r:.80}"
-        elif not _is(tuple(items) if name in tuples and is_list else given, types, members):
+        elif not _is(tuple(items) if is_list and tuple in types else given, types, members):
             wrong[name] = f"a {type(items).__name__} does not fit"
         elif get_origin(hints[name]) is Literal and given not in get_args(hints[name]):
             wrong[name] = f"expected one of {', '.join(map(repr, get_args(hints[name])))}, got {given!r:.80}"
@@ -203,9 +197,6 @@ class Fact(Record):
     `valid_from` and `valid_to` bound the time when it held, as far as known; a status is not believed after
     `expires_at`. `counted` are the turns whose mentions were counted last, so that none is counted twice.
     """
-
-    _times = ("first_seen_at", "last_seen_at", "valid_from", "valid_to", "expires_at")
-    _tuples = ("source_message_ids", "room_ids", "contradicts", "derived_from", "speakers", "counted")
 
     id: str
     claim: str
@@ -285,9 +276,6 @@ class Relationship(Record):
     sensitive. `private_interactions` counts for each private room how many of the `interactions` happened
     there.
     """
-
-    _times = ("first_seen_at", "last_seen_at")
-    _tuples = ("tags", "room_ids", "counted", "confined_tags")
 
     source: str
     target: str
@@ -370,9 +358,6 @@ class Thought(Record):
     `entity_ids` are the participants of that stretch, `source_message_ids` its messages, `fact_ids` the known
     facts that the agent was shown with it.
     """
-
-    _times = ("at",)
-    _tuples = ("source_message_ids", "entity_ids", "fact_ids")
 
     id: str
     text: str

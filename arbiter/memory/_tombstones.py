@@ -29,9 +29,6 @@ class Tombstone(Record):
     """The messages of one room that are forgotten or off the record, and those that asked for it, which only
     later prompts leave out. Oldest first."""
 
-    _times = ("at",)
-    _tuples = ("messages", "asked")
-
     at: datetime
     messages: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
@@ -42,8 +39,6 @@ class Pending(Record):
     """An entity's wish to forget everything, of that message, that waits for an answer. `turns` are those
     that did not answer it."""
 
-    _times = ("at",)
-
     at: datetime
     entity_id: str
     message_id: str
@@ -53,8 +48,6 @@ class Pending(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Since(Record):
     """An entity's messages from before that time are to be forgotten."""
-
-    _times = ("at",)
 
     at: datetime
     entity_id: str

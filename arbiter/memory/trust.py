@@ -83,8 +83,6 @@ class Evidence(Record):
     proportion.
     """
 
-    _times = ("at",)
-
     id: str
     type: str
     at: datetime
@@ -111,8 +109,6 @@ class Evidence(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustProfile(Record):
     """The evidence about an entity, oldest first, and its trust at the time `at`."""
-
-    _times = ("at",)
 
     entity_id: str
     at: datetime

@@ -21,9 +21,6 @@ class Binned(Record):
     """One forgetting. `records` are (namespace, key, value), `messages` the ids that it has buried in each
     room; `everything_at` is the time of an earlier wish to forget everything, which a later one replaced."""
 
-    _times = ("at", "until", "everything_at")
-    _tuples = ("records",)
-
     id: str
     entity_id: str
     at: datetime

@@ -26,8 +26,6 @@ _OPPOSITE: dict[Whose, Whose] = {"own": "not own", "not own": "own"}
 class Introduction(Record):
     """A speaker has said in these messages to be called `name`; or not to be, or that somebody else is."""
 
-    _tuples = ("source_message_ids",)
-
     name: str
     speaker: str = ""
     source_message_ids: tuple[str, ...] = ()
