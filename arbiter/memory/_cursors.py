@@ -1,14 +1,17 @@
-"""Cursors: how far an evaluator has read a room, and when it may try again after a failure."""
+"""Cursors: how far an evaluator has read a room, when it may try again after a failure, and the texts that it has
+read: a chat may replace a message under its id."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hmac
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime, timedelta
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 
-from arbiter.memory._conversation import counts, originals
+from arbiter.memory._conversation import counts, originals, text_of
+from arbiter.memory._notes import key_of_messages
 from arbiter.memory._records import Record
 from arbiter.memory.stores import MemoryStore, Value, namespace
 
@@ -20,6 +23,9 @@ FAILURES_PER_WINDOW = 3
 """A stretch of a conversation is skipped after this many failed attempts."""
 OUTAGES_PER_WINDOW = 8
 """The same limit if a model or a store raised; with the waits in between, some three hours."""
+_LOOKED_AT = 4 * TAIL
+"""The last messages of a conversation among which an edited one is found."""
+_HEAD, _END = 6_000, 1_500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +131,51 @@ class Cursors:
         await self.store.aupdate(self._namespace, self.evaluator, change)
         return skipped
 
+    # Edited messages
+
+    async def edited(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """The human messages that have another text than the one that was read last, oldest first.
+
+        Keeps the texts as hashes with a random key. A turn that ended before the one that was noted last may
+        have older texts, and finds none.
+        """
+        value = await self.store.aget(self._namespace, self._texts)
+        known = _texts_in(value)
+        if value is None or self._ended < str(value.get("at", "")):
+            return []
+        key = await key_of_messages(self.store, self.agent_id)
+        said = originals(messages)
+        return [
+            messages[place]
+            for place in range(max(0, len(said) - _LOOKED_AT), len(said))
+            if (id := said[place].id) in known and known[id] != _mark(said[place], key)
+        ]
+
+    async def note_texts(self, messages: Sequence[BaseMessage], read: Iterable[BaseMessage]) -> None:
+        """Keep the texts that those of the messages that were `read` have now."""
+        ids = {message.id for message in read if isinstance(message, HumanMessage) and message.id}
+        if not ids:
+            return
+        key = await key_of_messages(self.store, self.agent_id)
+        marks = {message.id: _mark(message, key) for message in originals(messages) if message.id in ids}
+
+        def change(value: Value | None) -> Value | None:
+            before = str((value or {}).get("at", ""))
+            known = _texts_in(value)
+            left = {id: mark for id, mark in known.items() if id not in marks}
+            texts = {**marks, **known} if self._ended < before else {**left, **marks}
+            return {"at": max(self._ended, before), "texts": [[*pair] for pair in texts.items()][-TAIL:]}
+
+        await self.store.aupdate(self._namespace, self._texts, change)
+
+    @property
+    def _texts(self) -> str:
+        return f"texts:{self.evaluator}"
+
+    @property
+    def _ended(self) -> str:
+        return "" if self.ended_at is None else self.ended_at.isoformat()
+
     @property
     def _namespace(self) -> tuple[str, ...]:
         return namespace(self.agent_id, "cursors", self.room_id)
@@ -196,3 +247,13 @@ def newer(
 def _cursor(value: Value | None) -> Cursor:
     # An unreadable cursor counts as none: messages are read again, and every write can be repeated safely.
     return Cursor.read(value) or Cursor()
+
+
+def _texts_in(value: Value | None) -> dict[str, str]:
+    return {str(id): str(mark) for id, mark in (value or {}).get("texts", ())}
+
+
+def _mark(message: BaseMessage, key: bytes) -> str:
+    text = text_of(message)
+    shown = f"{len(text)} {text[:_HEAD]} {text[-_END:]}".encode(errors="surrogatepass")
+    return hmac.digest(key, shown, "sha256").hex()[:16]

@@ -31,7 +31,6 @@ from arbiter.memory._records import Claim, Fact, Ingested
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._commands import hastens
-from arbiter.memory.facts._edits import Edits
 from arbiter.memory.facts._extraction import (
     LONGEST,
     ExtractedClaims,
@@ -147,7 +146,7 @@ class FactEvaluator(CognitiveEvaluator):
         has another text."""
         cursors = ctx.cursors(self.name)
         unread = await self._unread(ctx, cursors)
-        edited = await Edits(ctx, self.name).found()
+        edited = await cursors.edited(ctx.messages)
         hidden = await ctx.hidden()
         if any(command_of(part) and part.id not in hidden.forgotten for part in (*edited, *unread)):
             return True
@@ -160,7 +159,7 @@ class FactEvaluator(CognitiveEvaluator):
             unread = await self._unread(ctx, cursors)
             wishes = WishBook(ctx, facts_of(ctx).forgetting)
             await ctx.hidden(anew=True)
-            edited = await Edits(ctx, self.name).found()
+            edited = await cursors.edited(ctx.messages)
             await wishes.commands([*edited, *unread])
             if not await self._is_due(ctx, cursors, unread, edited):
                 return _outcome(Ingested(), wishes.carried, calls=0)
@@ -209,7 +208,6 @@ class FactEvaluator(CognitiveEvaluator):
         unread: Sequence[BaseMessage],
         wishes: WishBook,
     ) -> HandlerOutcome:
-        edits = Edits(ctx, self.name)
         read = [*edited, *unread][: _at_once(ctx)]
         edited = edited[: len(read)]
         earlier, fresh = await self._window(ctx, read)
@@ -217,7 +215,7 @@ class FactEvaluator(CognitiveEvaluator):
             # The agent learns nothing from its own messages alone.
             await self._take_back(ctx, edited, ())
             await cursors.advance(read)
-            await edits.note(read)
+            await cursors.note_texts(ctx.messages, read)
             return _outcome(Ingested(), wishes.carried, calls=0)
         used = ctx.budget.used
         known, outcome = await self._read(ctx, earlier, fresh)
@@ -225,7 +223,7 @@ class FactEvaluator(CognitiveEvaluator):
             is_wish = bool(await self._hasty(ctx, fresh))
             skipped = await cursors.fail(read, raised=outcome.raised or is_wish, again=bool(edited))
             if skipped:
-                await edits.note(read)
+                await cursors.note_texts(ctx.messages, read)
             if skipped and is_wish:
                 _log.warning(
                     "a message in the thread %r may ask to forget something, and evaluator %r got no usable answer "
@@ -259,7 +257,7 @@ class FactEvaluator(CognitiveEvaluator):
             await cursors.fail(read, raised=True, again=bool(edited))
             raise
         await cursors.advance(read)
-        await edits.note(read)
+        await cursors.note_texts(ctx.messages, read)
         ingested = replace(
             ingested,
             dropped_private=ingested.dropped_private + filled["private"],

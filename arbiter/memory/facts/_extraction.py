@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Annotated, Any, get_args
 
 from langchain_core.messages import BaseMessage
@@ -25,8 +25,51 @@ from arbiter.memory._conversation import text_of
 from arbiter.memory._records import Claim, ClaimType, Fact, Sensitivity
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._changes import OPEN
-from arbiter.memory.facts._dates import end_of, first_moment, in_zone
 from arbiter.models import quote, visible
+
+# Dates as models write them -----------------------------------------------------------------------
+
+_PART = re.compile(r"(\d{4})(?:[-/](\d{1,2})(?:[-/](\d{1,2}))?)?")
+
+
+def first_moment(given: Any) -> datetime | None:
+    """The beginning of what is written: of the year 2019, the month 2019-05, the day 2019-05-12, or the time
+    itself. Without a zone if none is written. None for anything else."""
+    return _moment(given, last=False)
+
+
+def end_of(given: Any) -> datetime | None:
+    """Like `first_moment`, for the moment when it is over: "until 2019-05" ends with the month."""
+    return _moment(given, last=True)
+
+
+def _moment(given: Any, *, last: bool) -> datetime | None:
+    if isinstance(given, datetime):
+        return given
+    if isinstance(given, bool) or not isinstance(given, str | int):
+        return None
+    text = str(given).strip()
+    try:
+        found = _PART.fullmatch(text)
+        if found is None:
+            return datetime.fromisoformat(text)
+        year, month, day = (None if part is None else int(part) for part in found.groups())
+        begin = datetime.fromisoformat(f"{year:04}-{month or 1:02}-{day or 1:02}")
+        if not last:
+            return begin
+        if day is not None:
+            return begin + timedelta(days=1)
+        if month is None:
+            return begin.replace(year=begin.year + 1)
+        return (begin + timedelta(days=31)).replace(day=1)
+    except (ValueError, OverflowError):
+        return None
+
+
+def in_zone(when: datetime | None, zone: tzinfo | None) -> datetime | None:
+    """`when` as an aware time; a time without a zone is one of `zone`."""
+    return when if when is None or when.tzinfo is not None else when.replace(tzinfo=zone)
+
 
 # The schema ---------------------------------------------------------------------------------------
 

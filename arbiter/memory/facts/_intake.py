@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -16,9 +15,8 @@ from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import originals, text_of
 from arbiter.memory._entities import called, resolve
 from arbiter.memory._off_record import is_on_record
-from arbiter.memory._records import Claim, Fact, Provenance, Sensitivity
+from arbiter.memory._records import Claim, Fact, Provenance, Sensitivity, time_of
 from arbiter.memory.facts._changes import Mention
-from arbiter.memory.facts._dates import in_zone
 from arbiter.memory.facts._normal import caseless, normal_form, sentences
 from arbiter.memory.facts._own_names import (
     Introduction,
@@ -218,7 +216,7 @@ class Intake:
 
     def _attributed(self, claim: Claim, sensitivity: Sensitivity | None) -> Candidate | None:
         """The claim with its subject and speaker; None if no credible speaker has said it."""
-        since, until = in_zone(claim.valid_from, UTC), in_zone(claim.valid_to, UTC)
+        since, until = (when and time_of(when) for when in (claim.valid_from, claim.valid_to))
         claim = replace(claim, valid_from=since, valid_to=until)
         if claim.derived_from:
             return self._inferred(claim, sensitivity) if self.rules.chaining else None

@@ -16,10 +16,10 @@ from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
 from arbiter._weaving.stores import held_items, loop_of
 from arbiter.errors import ArbiterError
-from arbiter.memory.stores._embedders import checked_view
-from arbiter.memory.stores._locks import Locks
 from arbiter.memory.stores._portable import Namespace
 from arbiter.memory.stores._searching import LAST, WordSearch
+from arbiter.memory.stores._shared_locks import Locks
+from arbiter.memory.stores._vectors import checked_view
 
 T = TypeVar("T")
 
