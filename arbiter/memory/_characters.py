@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from arbiter.errors import ParameterError, nearest
+from arbiter.memory._options import text
 from arbiter.models import visible
 
 
@@ -54,8 +55,7 @@ class Character:
     def __init__(
         self, name: str, bio: Sequence[str] | str = (), templates: Mapping[str, str] | None = None
     ) -> None:
-        if not _is_text(name) or not name.strip():
-            raise ParameterError("Character", "name", f"expected a non-empty text, got {name!r:.80}.")
+        text("name", name, "Character")
         lines: tuple[str, ...] = (bio,) if isinstance(bio, str) else tuple(bio)
         if not all(map(_is_text, lines)):
             raise ParameterError("Character", "bio", f"expected texts, got {bio!r:.80}.")
@@ -136,7 +136,7 @@ def composed(
     task = _GAP.sub("\n\n", _PLACEHOLDER.sub(lambda found: values[found[1]], template)).strip()
     added = [f"Instructions of the operator:\n{instructions}"] if instructions else []
     placed = {*_PLACEHOLDER.findall(template)}
-    left = [text for part, text in material.items() if part not in placed and text]
+    left = [shown for part, shown in material.items() if part not in placed and shown]
     return [
         SystemMessage("\n\n".join([task, *added, *notices])),
         HumanMessage("\n\n".join([*left, closing])),
@@ -147,8 +147,5 @@ def checked_instructions(evaluator: str, given: Any) -> str:
     """The operator's instructions for an evaluator; None for none. Raises `ParameterError`."""
     if given is None:
         return ""
-    if not isinstance(given, str) or not given.strip():
-        raise ParameterError(
-            f"evaluator {evaluator!r}", "instructions", f"expected a non-empty text, got {given!r:.80}."
-        )
-    return given
+    text("instructions", given, f"evaluator {evaluator!r}")
+    return str(given)

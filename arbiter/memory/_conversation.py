@@ -122,7 +122,6 @@ class Shown(Sequence[BaseMessage]):
 
     @property
     def originals(self) -> Sequence[BaseMessage]:
-        """See the function of that name."""
         return self._messages
 
     def last(self, most: int) -> list[BaseMessage]:

@@ -302,13 +302,6 @@ class EvaluationCycle(EvaluatorGroup):
             problem = f"{type(exc).__name__} in the cycle"
             return GroupOutcome(errors={evaluator.name: problem for evaluator in turn.evaluators})
 
-    async def _context_of(self, turn: Turn) -> EvalContext:
-        said = await self._said(turn)
-        named = await self._named(turn, said.messages)
-        ctx = self._context(turn, said, named, await self._strangers(turn, said, named))
-        ctx.entities = self._participants(ctx, named)
-        return ctx
-
     def drain(self, timeout: float | None = None) -> bool:
         return self._quiet.drain(timeout)
 
@@ -481,7 +474,6 @@ class EvaluationCycle(EvaluatorGroup):
         return await self._work_through(held)
 
     async def _told(self, thread_id: str, user_id: str | None, messages: Sequence[Any]) -> Held:
-        """A thread as another process knows it."""
         configurable = {"thread_id": thread_id, **({} if user_id is None else {"user_id": user_id})}
         now = self.clock()
         run = FinishedRun(
@@ -664,31 +656,22 @@ class EvaluationCycle(EvaluatorGroup):
 
     # The context of a turn
 
-    async def _said(self, turn: Turn) -> _Said:
-        scope = _scope(turn.place) or self._room_of_run(_run_of(turn.run.history))
-        found = (*turn.messages, *turn.new_messages)
-        saved = turn.run.saved
-        has_ids = saved and all(isinstance(part, BaseMessage) and part.id for part in found)
-        store = self._store_of(turn.runtime)
-        ids = MessageIds(scope, kept=saved, key=b"" if has_ids else await self._key(store))
-        before = as_messages(turn.messages, ids)
-        new = as_messages(turn.new_messages, ids)
-        added = {part.id for part in new} - {part.id for part in before}
-        return _Said(messages=merged(before, new), new=new, added=added)
-
-    def _context(
-        self, turn: Turn, said: _Said, named: Sequence[Entity], strangers: Mapping[str, str]
-    ) -> EvalContext:
+    async def _context_of(self, turn: Turn) -> EvalContext:
+        """Everything that handlers receive about a turn."""
         run, runtime, place = turn.run, turn.runtime, turn.place
+        store = self._store_of(runtime)
+        said = await self._said(turn, store)
+        named = await self._named(place, store, said.messages)
+        speakers = self._speakers(place, named)
+        messages = heard(said.messages, speakers)
+        room_id, entity_id = self._where(place, run.history, newest_human(messages))
+        strangers = await self._strangers(messages, named, store, room_id, entity_id)
+        messages = marked(messages, strangers) if strangers else messages
+        message = newest_human(messages)
         config, item = run.config, run.history.item
         run_key = ":".join(
             (place.thread_id or "", place.checkpoint_id or secrets.token_hex(16), item.node, item.id)
         )
-        speakers = self._speakers(place, named)
-        messages = heard(said.messages, speakers)
-        room_id, entity_id = self._where(place, run.history, newest_human(messages))
-        messages = marked(messages, strangers) if strangers else messages
-        message = newest_human(messages)
         return EvalContext(
             history=run.history,
             item=item,
@@ -702,9 +685,15 @@ class EvaluationCycle(EvaluatorGroup):
             room_id=room_id,
             entity_id=entity_id,
             agent_id=self.agent_id,
-            entities=self.entities,
+            entities=participants(
+                window(messages, self.conversation_length),
+                agent_id=self.agent_id,
+                character=self.character,
+                entity_id=entity_id,
+                registered=named,
+            ),
             is_private=self._private(config),
-            store=self._store_of(runtime),
+            store=store,
             model=self.evaluator_model,
             selector_model=self.selector_model,
             character=self.character,
@@ -721,14 +710,28 @@ class EvaluationCycle(EvaluatorGroup):
             strangers=strangers,
         )
 
-    async def _strangers(self, turn: Turn, said: _Said, named: Sequence[Entity]) -> Mapping[str, str]:
-        """The names of people without an id in a turn's messages, with ids for this turn. Warns once."""
-        place = turn.place
-        if not any(isinstance(part, HumanMessage) and part.name for part in said.messages):
+    async def _said(self, turn: Turn, store: MemoryStore | None) -> _Said:
+        scope = _scope(turn.place) or self._room_of_run(_run_of(turn.run.history))
+        found = (*turn.messages, *turn.new_messages)
+        saved = turn.run.saved
+        has_ids = saved and all(isinstance(part, BaseMessage) and part.id for part in found)
+        ids = MessageIds(scope, kept=saved, key=b"" if has_ids else await self._key(store))
+        before = as_messages(turn.messages, ids)
+        new = as_messages(turn.new_messages, ids)
+        added = {part.id for part in new} - {part.id for part in before}
+        return _Said(messages=merged(before, new), new=new, added=added)
+
+    async def _strangers(
+        self,
+        messages: Sequence[BaseMessage],
+        named: Sequence[Entity],
+        store: MemoryStore | None,
+        room_id: str,
+        entity_id: str,
+    ) -> Mapping[str, str]:
+        """The names of people without an id in these messages, with ids for this turn. Warns once."""
+        if not any(isinstance(part, HumanMessage) and part.name for part in messages):
             return {}
-        messages = heard(said.messages, self._speakers(place, named))
-        room_id, entity_id = self._where(place, turn.run.history, newest_human(messages))
-        store = self._store_of(turn.runtime)
         entities = (*named, Entity(id=self.agent_id, names=(self.character.name,), is_agent=True))
         try:
             rooms, given = None, list[str]()
@@ -753,7 +756,6 @@ class EvaluationCycle(EvaluatorGroup):
         return frozenset((place.entity_id, *(entity.id for entity in named))) - {self.agent_id}
 
     def _where(self, place: Place, history: History, message: BaseMessage | None) -> tuple[str, str]:
-        """The ids of the room and of the user."""
         room_id = place.thread_id or self._room_of_run(_run_of(history))
         return room_id, self._user(place, message) or self._anonymous(room_id)
 
@@ -792,17 +794,17 @@ class EvaluationCycle(EvaluatorGroup):
     def _private(self, config: RunnableConfig | None) -> bool:
         return self.is_private(config or {}) if callable(self.is_private) else self.is_private
 
-    async def _named(self, turn: Turn, messages: Sequence[BaseMessage]) -> tuple[Entity, ...]:
+    async def _named(
+        self, place: Place, store: MemoryStore | None, messages: Sequence[BaseMessage]
+    ) -> tuple[Entity, ...]:
         """The entities that the program has named: those of the cycle, and of the store the user, the claimed
         speakers and the entities that the last messages mention.
 
         If the store cannot be read, its entities are left out and a warning is logged: evaluators that need
         the store report the failure themselves.
         """
-        store = self._store_of(turn.runtime)
         if store is None:
             return self.entities
-        place = turn.place
         speakers = (speaker_said(message) for message in messages)
         ids = {id for id in (self.agent_id, place.entity_id, *speakers) if id is not None}
         last = Shown(window(messages, 2 * self.conversation_length))
@@ -817,17 +819,7 @@ class EvaluationCycle(EvaluatorGroup):
             return self.entities
         return (*self.entities, *found.values(), *(each for each in mentioned if each.id not in found))
 
-    def _participants(self, ctx: EvalContext, named: Sequence[Entity]) -> tuple[Entity, ...]:
-        return participants(
-            window(ctx.messages, self.conversation_length),
-            agent_id=self.agent_id,
-            character=self.character,
-            entity_id=ctx.entity_id,
-            registered=named,
-        )
-
     def _store_of(self, runtime: Any) -> MemoryStore | None:
-        """The cycle's own store, or that with which the graph was compiled."""
         store = self.store or (None if runtime is None else runtime.store)
         return None if store is None else self._wrapped(store)
 

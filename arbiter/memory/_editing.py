@@ -16,6 +16,7 @@ from arbiter.errors import ParameterError, nearest
 from arbiter.memory._characters import Character
 from arbiter.memory._context import EvalContext
 from arbiter.memory._entities import Entity
+from arbiter.memory._options import text
 from arbiter.memory._records import Claim, ClaimType, Fact, Ingested, Sensitivity, Visibility
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.facts import FactRules
@@ -94,8 +95,8 @@ class Editing:
 
     async def remember(self, entity_id: str, claim: Claim, *, source: str | None, room_id: str) -> Fact:
         """As `state`, for a statement outside of any conversation. Raises `ParameterError` if it is not stored."""
-        _check_text("remember", "entity_id", entity_id)
-        _check_text("remember", "claim", claim.claim)
+        text("entity_id", entity_id, "remember")
+        text("claim", claim.claim, "remember")
         _check_literals("remember", {"type": claim.type, "sensitivity": claim.sensitivity or "personal"})
         said = HumanMessage(claim.claim, id=source or str(uuid4()))
         claim = replace(claim, source_message_ids=(str(said.id),))
@@ -216,7 +217,6 @@ class Editing:
         await self.store.aupdate(ns, id, partial(Fact.altered, change=change))
 
     async def _find(self, entity_id: str, id: str) -> tuple[str, Fact] | None:
-        """The record of an entity with that id, and the kind of its namespace."""
         for kind in KINDS.values():
             if (fact := Fact.read(await self.store.aget(self._space(kind, entity_id), id))) is not None:
                 return kind, fact
@@ -226,7 +226,6 @@ class Editing:
         return namespace(self.agent_id, kind, entity_id)
 
     def _context(self, entity_id: str, place: Place, by: str) -> EvalContext:
-        """The context of a turn that consists of the messages of that place."""
         humans = [message for message in place.messages if isinstance(message, HumanMessage)]
         nothing = cast(Any, None)
         known = {entity.id for entity in self.entities}
@@ -254,11 +253,6 @@ class Editing:
             budget=CallBudget(_CALLS),
             fact_rules=self.rules,
         )
-
-
-def _check_text(owner: str, name: str, given: Any) -> None:
-    if not isinstance(given, str) or not given.strip():
-        raise ParameterError(owner, name, f"expected a non-empty text, got {given!r:.80}.")
 
 
 def _check_literals(owner: str, given: Mapping[str, Any]) -> None:

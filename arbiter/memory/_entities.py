@@ -205,7 +205,6 @@ class Entities:
             )
 
     async def get(self, ids: Iterable[str]) -> dict[str, Entity]:
-        """The registered entities with these ids, by id."""
         values = await self.store.aget_many(self._all, ids)
         found = {id: Entity.read(value) for id, value in values.items()}
         return {id: entity for id, entity in found.items() if entity is not None}

@@ -101,9 +101,7 @@ class Import:
         known = ("entity_id", *Fact.__dataclass_fields__)
         for name in fields.keys() - {*known}:
             self.mistakes.append(f"{where}.{name}: there is no such field.{nearest(str(name), known)}")
-        if not isinstance(entity_id, str) or not entity_id.strip():
-            self.mistakes.append(f"{where}.entity_id: expected a non-empty text, got {entity_id!r:.80}.")
-            entity_id = _NOBODY
+        entity_id = self._entity(entity_id, f"{where}.")
         now = self.clock().isoformat()
         seen = fields.get("first_seen_at", fields.get("last_seen_at", now))
         subject = fields.get("subject", entity_id)
@@ -130,10 +128,7 @@ class Import:
             yield planned
 
     def _of_export(self, given: Mapping[str, Any], where: str) -> Iterable[Planned]:
-        entity_id = given.get("entity_id")
-        if not isinstance(entity_id, str) or not entity_id.strip():
-            self.mistakes.append(f"{where}entity_id: expected a non-empty text, got {entity_id!r:.80}.")
-            entity_id = _NOBODY
+        entity_id = self._entity(given.get("entity_id"), where)
         if given.get("agent_id", self.agent_id) != self.agent_id:
             expected = f"expected {self.agent_id!r}, got {given['agent_id']!r:.80}"
             self.mistakes.append(f"{where}agent_id: {expected}. An export belongs to one agent.")
@@ -145,6 +140,12 @@ class Import:
                 continue
             for number, value in enumerate(values):
                 yield from self._of_record(kind, value, entity_id, f"{where}{kind}[{number}]")
+
+    def _entity(self, given: Any, where: str) -> str:
+        if isinstance(given, str) and given.strip():
+            return given
+        self.mistakes.append(f"{where}entity_id: expected a non-empty text, got {given!r:.80}.")
+        return _NOBODY
 
     def _of_record(self, kind: str, value: Any, entity_id: str, where: str) -> Iterable[Planned]:
         parts: Any = value

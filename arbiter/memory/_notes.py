@@ -107,7 +107,6 @@ class Related:
 
     @property
     def all(self) -> Namespace:
-        """The namespace of the records."""
         return namespace(self.agent_id, "relationships", "all")
 
     def _keys(self, entity_id: str) -> Namespace:
@@ -200,7 +199,6 @@ async def key_of_messages(store: MemoryStore, agent_id: str) -> bytes:
 
 
 def read_key(value: Value | None) -> bytes:
-    """The key in a record; empty if it has none."""
     try:
         return bytes.fromhex((value or {})["key"])
     except (KeyError, TypeError, ValueError):

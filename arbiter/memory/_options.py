@@ -1,4 +1,4 @@
-"""Checks of the options of a cycle; mistakes are errors before the first turn."""
+"""Checks of what a program passes to memory; mistakes are errors before the first turn."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def of_kind(name: str, value: Any, kind: type, *, none: bool = False) -> None:
         raise wrong(name, f"expected a {kind.__name__}, got {value!r:.80}.")
 
 
-def text(name: str, value: Any) -> None:
+def text(name: str, value: Any, owner: str = OWNER) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise wrong(name, f"expected a non-empty text, got {value!r:.80}.")
+        raise ParameterError(owner, name, f"expected a non-empty text, got {value!r:.80}.")

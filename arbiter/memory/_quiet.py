@@ -72,7 +72,6 @@ class Held:
     _speakers: frozenset[str] | None = field(default=None, init=False, repr=False)
 
     def hears(self, speaker: str) -> bool:
-        """True if that speaker has spoken in the thread."""
         if self._speakers is None:
             said = (part for part in originals(self.ctx.messages) if isinstance(part, HumanMessage))
             self._speakers = frozenset(map(self.ctx.speaker_of, said))
@@ -104,7 +103,6 @@ class Quiet:
 
     @property
     def pending(self) -> int:
-        """The number of threads that wait or are worked on."""
         return len(self._running) + (0 if self.after_s is None else len(self._rooms))
 
     def knows(self, room_id: str) -> bool:
@@ -146,7 +144,6 @@ class Quiet:
             self._set_timer()
 
     def take(self, room_id: str) -> Held | None:
-        """The waiting thread, which then waits no longer."""
         held = self._rooms.pop(room_id, None)
         self._set_timer()
         return held
@@ -215,7 +212,6 @@ class Quiet:
             self._give_up_one()
 
     def _next(self) -> Held | None:
-        """The waiting thread whose time comes first."""
         return min(self._rooms.values(), key=attrgetter("due"), default=None)
 
     def _give_up_one(self) -> None:
@@ -250,7 +246,6 @@ class Quiet:
         self._set_timer()
 
     def _start(self, held: Held) -> asyncio.Task[Processed]:
-        """Begin to work on a thread that waits."""
         self._rooms.pop(held.ctx.room_id)
         task = asyncio.get_running_loop().create_task(self._work(held))
         self._running[task] = held

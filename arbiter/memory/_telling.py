@@ -6,6 +6,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from arbiter._values.once import Once
+
 _log = logging.getLogger(__name__)
 
 NO_CYCLE = (
@@ -25,11 +27,11 @@ class Told:
     """Logs each warning once for each name and cause."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, str]] = set()
+        self._once = Once()
 
     def missing(self, kind: str, names: Sequence[str], cause: str) -> None:
         """Warn that evaluators or providers, in one warning, have nothing to work with."""
-        fresh = [name for name in names if self._is_new(name, cause)]
+        fresh = [name for name in names if self._once.is_new((name, cause))]
         if fresh:
             several = "s" if len(fresh) > 1 else ""
             listed = ", ".join(map(repr, fresh))
@@ -38,7 +40,7 @@ class Told:
     def unreachable(self, name: str, model: str, cause: str) -> None:
         """Warn that a model gave no answer. `cause` is the error's class and status, never its text, which may
         hold a key or quote a message."""
-        if self._is_new(name, cause):
+        if self._once.is_new((name, cause)):
             remedy = _KEY if "(status 401)" in cause or "(status 403)" in cause else _ADDRESS
             _log.warning(
                 "evaluator %r got no answer from its model %s: %s. %s. It is asked again in a few minutes; this "
@@ -47,7 +49,7 @@ class Told:
             )
 
     def late(self, name: str, seconds: float | None) -> None:
-        if self._is_new(name, "late"):
+        if self._once.is_new((name, "late")):
             _log.warning(
                 "evaluator %r was stopped after %s s (EvaluationCycle(handler_timeout_s=...)). If it waits for a "
                 "model: %s.",
@@ -55,7 +57,7 @@ class Told:
             )
 
     def strangers(self) -> None:
-        if self._is_new("", "strangers"):
+        if self._once.is_new("strangers"):
             _log.warning(
                 "a human message has a name that is not known as the user's, and no speaker's id: what that person "
                 "says is not learned. Give such messages additional_kwargs={'entity_id': ...} and register the "
@@ -63,7 +65,7 @@ class Told:
             )
 
     def namesake(self, user: str, kept_as: str) -> None:
-        if self._is_new("", "namesake"):
+        if self._once.is_new("namesake"):
             _log.warning(
                 "a user has the id of the agent, %r: what is known about that user is kept under %r. Give the "
                 "EvaluationCycle an agent_id that no user has.",
@@ -71,18 +73,12 @@ class Told:
             )
 
     def anonymous(self, *, has_thread: bool) -> None:
-        if self._is_new("", "anonymous"):
+        if self._once.is_new("anonymous"):
             where = "thread has no" if has_thread else "run has neither a thread_id nor a"
             _log.warning(
                 "a %s user_id (in the context or in configurable): memories of its user are kept for that %s alone.",
                 *(where, where.partition(" ")[0]),
             )
-
-    def _is_new(self, name: str, cause: str) -> bool:
-        if (name, cause) in self._told:
-            return False
-        self._told.add((name, cause))
-        return True
 
 
 def cause_of(error: BaseException) -> str:

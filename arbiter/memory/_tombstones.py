@@ -99,7 +99,6 @@ class Tombstones(Records):
         await self.store.aupdate(self.space, _ROOM, change)
 
     async def dig_up(self, messages: Collection[str]) -> None:
-        """Let these messages be sources again."""
 
         def change(value: Value | None) -> Value | None:
             if value is None:
@@ -133,7 +132,6 @@ class Everything(Records):
         return _pending(await self.store.aget(self.space, _PENDING), now)
 
     async def read(self, now: datetime) -> tuple[datetime | None, Pending | None]:
-        """Both, in one read."""
         found = {entry.key: entry.value for entry in await self.store.alist(self.space)}
         return _since(found.get(_EVERYTHING)), _pending(found.get(_PENDING), now)
 

@@ -159,7 +159,6 @@ class _Caller:
 
 
 def _caller(cycle: EvaluationCycle, config: RunnableConfig, state: Any) -> _Caller | None:
-    """The caller of a tool; None if the run names neither a user nor a thread."""
     found = cycle.caller(config, state)
     if found is None:
         return None

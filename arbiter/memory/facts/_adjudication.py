@@ -50,7 +50,6 @@ class Pair:
 
     @property
     def message_ids(self) -> set[str]:
-        """The newest messages that the two come from."""
         return {id for fact in (self.known, self.new) for id in fact.source_message_ids[-_SOURCES:]}
 
 
@@ -76,7 +75,6 @@ def by_rule(pair: Pair) -> Relation:
 
 
 def _other_value(new: Fact, known: Fact) -> bool:
-    """True if both give the same slot different values."""
     if not (new.slot and known.slot and new.value and known.value):
         return False
     return caseless(new.slot) == caseless(known.slot) and caseless(new.value) != caseless(known.value)

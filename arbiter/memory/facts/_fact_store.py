@@ -307,13 +307,11 @@ class FactStore:
 
 
 def _texts(fact: Fact, entity_id: str) -> Iterable[str]:
-    """The texts of a fact that a query looks at."""
     subject = fact.subject if fact.subject != entity_id else None
     return filter(None, (fact.claim, fact.value, fact.slot, subject))
 
 
 def _as_of(when: datetime, fact: Fact | None) -> Fact | None:
-    """The fact with its state at that time; None if it had none."""
     then = None if fact is None else fact.state_at(when)
     return None if fact is None or then is None else replace(fact, state=then)
 

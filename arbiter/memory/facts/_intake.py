@@ -87,7 +87,6 @@ class Candidate:
 
 
 def is_generic(name: str) -> bool:
-    """True for what models call any user."""
     return caseless(name) in _USER
 
 

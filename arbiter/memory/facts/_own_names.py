@@ -56,7 +56,6 @@ class OwnNames(Listed[Introduction]):
         await self.change(noted)
 
     async def own(self) -> list[str]:
-        """The names that the entity gives itself."""
         return [one.name for one in await self.all() if one.whose == "own"]
 
     async def remove(self, gone: Collection[Introduction]) -> None:

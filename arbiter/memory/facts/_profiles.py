@@ -245,7 +245,6 @@ class Profiles(Records):
         ]
 
     async def drop_old(self) -> None:
-        """Delete the fields that are too old."""
         if self._since is not None:
             for key, _ in await self.with_fields(self._is_old):
                 await self.drop(key, self._is_old)
@@ -296,7 +295,6 @@ def lines_of(profile: BaseModel) -> list[tuple[str, str]]:
 
 
 def _fields(value: Value | None) -> dict[str, dict[str, Any]]:
-    """The readable fields of a stored profile."""
     fields = _object((value or {}).get("fields"))
     return {
         name: field for name, field in fields.items() if isinstance(field, dict) and field.keys() >= _PARTS
@@ -326,7 +324,6 @@ def _valid(schema: type[P], current: Mapping[str, Any], new: Mapping[str, Any]) 
 def _told_again(
     before: Mapping[str, Any] | None, value: Any, told: Mention, *, sensitive: bool
 ) -> dict[str, Any]:
-    """A field after a statement."""
     visibility: Visibility = "room" if sensitive else told.visibility
     if before is not None and time_of(before["at"]) > told.at:
         return dict(before)

@@ -326,5 +326,4 @@ def fact_of(named: str, shown: Mapping[str, Fact]) -> Fact | None:
 
 
 def command_of(message: BaseMessage) -> str | None:
-    """The command that a human message is as a whole."""
     return plain_command(text_of(message)) if isinstance(message, HumanMessage) else None

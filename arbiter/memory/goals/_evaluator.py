@@ -20,6 +20,7 @@ from arbiter.memory._evaluators import (
     ExampleMessage,
     HandlerOutcome,
 )
+from arbiter.memory._options import text
 from arbiter.memory._records import Goal, GoalStatus, readable
 from arbiter.memory.facts._privacy import has_secret, may_keep
 from arbiter.memory.goals._updates import (
@@ -141,10 +142,8 @@ class Goals:
 
 def _check(goal: Goal) -> None:
     owner = f"goal {goal.id!r:.80}"
-    texts: dict[str, Any] = {"id": goal.id, "room_id": goal.room_id, "name": goal.name}
-    for name, text in texts.items():
-        if not isinstance(text, str) or not text.strip():
-            raise ParameterError(owner, name, f"expected a non-empty text, got {text!r:.80}.")
+    for name in ("id", "room_id", "name"):
+        text(name, getattr(goal, name), owner)
     if goal.id != goal.id.strip():
         raise ParameterError(owner, "id", "expected a text without blanks around it.")
     if goal.status not in ("IN_PROGRESS", "DONE", "FAILED"):

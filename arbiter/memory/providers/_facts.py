@@ -102,7 +102,6 @@ class FactsProvider(Provider):
         )
 
     async def _chosen(self, facts: FactStore, ctx: ProviderContext) -> tuple[list[Fact], list[Fact]]:
-        """The facts that fit the last messages, and the latest ones."""
 
         def wanted(fact: Fact) -> bool:
             return may_be_shown(fact, ctx)

@@ -180,7 +180,6 @@ class Relationships:
         return sorted(found, key=lambda one: (one.interactions, one.last_seen_at), reverse=True)
 
     async def among(self, entity_ids: Sequence[str]) -> list[Relationship]:
-        """The known relationships between these entities."""
         keys = [key_of(one, other) for one in entity_ids for other in entity_ids if one != other]
         values = await self.store.aget_many(self._related.all, keys)
         found = (_relationship(value) for value in values.values())
@@ -192,7 +191,6 @@ class Relationships:
 
 
 def key_of(source: str, target: str) -> str:
-    """The key of the relationship in that direction."""
     return _digest(joined((source, target)))
 
 

@@ -66,7 +66,6 @@ class Access:
 
     @property
     def is_home(self) -> bool:
-        """True on the event loop that an async store belongs to."""
         home = loop_of(self.store)
         try:
             return home is not None and home is asyncio.get_running_loop()
@@ -265,7 +264,6 @@ _GUARD = new_lock()
 
 
 def access_to(store: BaseStore) -> Access:
-    """The one `Access` of that store object."""
     with _GUARD:
         known = _ACCESSES.get(id(store))
         if known is not None and known[0]() is store:

@@ -63,7 +63,6 @@ def link(name: str, value: str) -> str:
 
 
 def linked(index: Index, places: Sequence[Place], words: Sequence[str]) -> list[Hit]:
-    """All records that have one of these words."""
     found: list[Hit] = []
     for (place, word), page in index.pages(places, words).items():
         if len(page) == PAGE:
@@ -304,18 +303,15 @@ class MemoryIndex(Index):
                     shelf.add(key, written)
 
     def held(self, ns: Namespace) -> list[str]:
-        """The keys of a namespace."""
         with self._guard:
             return [key for is_live in (True, False) for key in self._at((ns, is_live)).numbers]
 
     def size(self, ns: Namespace | None = None) -> int:
-        """The number of records of a namespace, or of all."""
         with self._guard:
             found = [*self._shelves] if ns is None else [(ns, True), (ns, False)]
             return sum(len(self._at(place).records) for place in found)
 
     def drop(self, ns: Namespace) -> None:
-        """Forget a namespace."""
         with self._guard:
             self._shelves.pop((ns, True), None)
             self._shelves.pop((ns, False), None)

@@ -67,7 +67,6 @@ class WordSearch:
         return await self._asked(store, places, lambda index: ranked(index, places, terms, limit))
 
     async def newest(self, store: BaseStore, place: Place, offset: int, limit: int) -> list[Hit]:
-        """The latest records of a place."""
 
         def read(index: Index) -> list[Hit]:
             return [Hit(0.0, place[0], key) for _, key in index.newest(place, offset, limit)]

@@ -525,5 +525,4 @@ def word_tables(store: BaseStore) -> WordTables | None:
 
 
 def keep_words(store: BaseStore, tables: WordTables) -> None:
-    """Note the index of a store."""
     _INDEXES[store] = tables
