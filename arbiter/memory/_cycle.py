@@ -379,19 +379,28 @@ class EvaluationCycle(EvaluatorGroup):
             if self._keeps_ids.get(scope)
             else partial(self._known_ids, store, originals(recent), state, MessageIds(scope, kept=False))
         )
+        return self._provider_context(
+            store,
+            config,
+            room_id=room_id,
+            entity_id=entity_id,
+            messages=messages,
+            query=query_of(messages),
+            known_ids=known_ids,
+        )
+
+    def _provider_context(
+        self, store: MemoryStore | None, config: RunnableConfig | None, **call: Any
+    ) -> ProviderContext:
         return ProviderContext(
             store=store,
             agent_id=self.agent_id,
-            room_id=room_id,
-            entity_id=entity_id,
             clock=self.clock,
             character=self.character,
-            messages=messages,
             entities=self.entities,
             is_private=self._private(config),
-            query=query_of(messages),
             fact_rules=self.fact_rules,
-            known_ids=known_ids,
+            **call,
         )
 
     async def _known_ids(
@@ -438,16 +447,12 @@ class EvaluationCycle(EvaluatorGroup):
         if entity_id is None and place.thread_id is None:
             return None
         room_id = place.thread_id or _RUN + secrets.token_hex(16)
-        return self._memory(store), ProviderContext(
-            store=store,
-            agent_id=self.agent_id,
+        return self._memory(store), self._provider_context(
+            store,
+            config,
             room_id=room_id,
             entity_id=entity_id or self._anonymous(room_id),
-            clock=self.clock,
-            character=self.character,
             messages=messages,
-            is_private=self._private(config),
-            fact_rules=self.fact_rules,
             known_ids=partial(self._known_ids, store, messages, seen, ids),
         )
 

@@ -17,12 +17,12 @@ from arbiter.memory._characters import Character
 from arbiter.memory._context import EvalContext
 from arbiter.memory._entities import Entity
 from arbiter.memory._options import text
-from arbiter.memory._records import Claim, ClaimType, Fact, Ingested, Sensitivity, Visibility
+from arbiter.memory._records import KINDS, Claim, ClaimType, Fact, Ingested, Sensitivity, Visibility
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._changes import CLOSED, corrected, unlinked
 from arbiter.memory.facts._fact_store import facts_of
-from arbiter.memory.facts._intake import KINDS, LONGEST
+from arbiter.memory.facts._intake import LONGEST
 from arbiter.memory.facts._normal import FactIds, normal_form
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.facts._rules import expiry

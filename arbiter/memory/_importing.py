@@ -10,10 +10,10 @@ from typing import Any
 from arbiter.errors import ParameterError, nearest
 from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._notes import KEYS, Related, Traces, read_key
-from arbiter.memory._records import Fact, Goal, Record, Relationship, Thought, mistakes_in
+from arbiter.memory._records import KINDS, Fact, Goal, Record, Relationship, Thought, mistakes_in
 from arbiter.memory._tombstones import Tombstones
 from arbiter.memory.facts import FactRules
-from arbiter.memory.facts._intake import KINDS, LONGEST
+from arbiter.memory.facts._intake import LONGEST
 from arbiter.memory.facts._normal import FactIds
 from arbiter.memory.facts._privacy import has_secret
 from arbiter.memory.facts._profiles import KIND as PROFILES
@@ -23,9 +23,8 @@ from arbiter.memory.reflection._relationships import key_of
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.memory.trust import TrustProfile
 
-_FACTS = tuple(KINDS.values())
 _RECORDS: Mapping[str, type[Record]] = {
-    **dict.fromkeys(_FACTS, Fact),
+    **dict.fromkeys(KINDS.values(), Fact),
     "trust": TrustProfile,
     "relationships": Relationship,
     "goals": Goal,

@@ -26,6 +26,7 @@ from arbiter.memory._importing import Import
 from arbiter.memory._notes import KEYS, Traces
 from arbiter.memory._quiet import Processed
 from arbiter.memory._records import (
+    KINDS,
     Claim,
     ClaimType,
     Fact,
@@ -54,7 +55,7 @@ from arbiter.models import ChatModel, visible
 T = TypeVar("T")
 S = TypeVar("S", bound=BaseModel)
 P = ParamSpec("P")
-_OF_ENTITY = ("facts", "status", "opinions", "profiles", "own_names", "trust", "tombstones", KEYS)
+_OF_ENTITY = (*KINDS.values(), "profiles", "own_names", "trust", "tombstones", KEYS)
 
 
 class ProcessingCycle(Protocol):

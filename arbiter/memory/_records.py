@@ -20,6 +20,10 @@ Visibility = Literal["room", "entity", "agent"]
 Sensitivity = Literal["public", "personal", "sensitive"]
 GoalStatus = Literal["IN_PROGRESS", "DONE", "FAILED"]
 
+KINDS: Mapping[str, str] = {"fact": "facts", "status": "status", "opinion": "opinions"}
+"""The kind of namespace for each type of claim."""
+BELIEVED = ("facts", "status")
+"""All of these kinds except opinions."""
 SCHEMA_VERSION = 1
 
 R = TypeVar("R", bound="Record")

@@ -9,9 +9,9 @@ from typing import Any, Generic, Literal, TypeGuard, TypeVar, cast
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import var_child_runnable_config
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ValidationError, ValidationInfo, WrapValidator
 
+from arbiter.memory._turns import ambient
 from arbiter.models import MAX_ANSWER, ChatModel, Reply, aask, described, extract_json, json_values, whole
 
 __all__ = ["TOLERANT", "CallBudget", "StructuredOutcome", "extract_json", "structured_call"]
@@ -96,17 +96,15 @@ async def structured_call(
 
     reader = Reader(schema, item_field)
     config: RunnableConfig = {"tags": list(TAGS)}
-    # Callbacks and streams of the graph's run must not see this call.
-    ambient = var_child_runnable_config.set(None)
     raised: Exception | None = None
     try:
-        async with asyncio.timeout(timeout_s):
-            answer = await aask(model, messages, schema, read=reader.read, more=more, config=config)
+        # Callbacks and streams of the graph's run must not see this call.
+        with ambient(None):
+            async with asyncio.timeout(timeout_s):
+                answer = await aask(model, messages, schema, read=reader.read, more=more, config=config)
         value, error = answer.value, reader.trouble
     except Exception as failure:  # each model integration has errors of its own
         value, error, raised = None, type(failure).__name__, failure
-    finally:
-        var_child_runnable_config.reset(ambient)
     if value is not None:
         status: Literal["ok", "repaired"] = "ok" if reader.replies == 1 else "repaired"
         return StructuredOutcome(value=value, status=status, calls=calls, dropped_items=reader.dropped)

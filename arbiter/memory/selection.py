@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import re
@@ -20,6 +19,7 @@ from arbiter.memory._characters import composed
 from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError
 from arbiter.memory._conversation import text_of, window
 from arbiter.memory._evaluators import CognitiveEvaluator, EvaluationExample
+from arbiter.memory._outcomes import call
 from arbiter.models import quote, visible
 
 __all__ = ["Selection", "Strategy", "check_selectable", "normal", "resolve", "select"]
@@ -155,23 +155,17 @@ def normal(name: str) -> str:
 async def _called(
     selector: Selector, ctx: EvalContext, candidates: Sequence[CognitiveEvaluator], timeout_s: float | None
 ) -> list[str]:
-    given = tuple(candidates)
-
-    def on_thread() -> Any:
-        answer = selector(ctx, given)
+    def asked() -> Any:
+        answer = selector(ctx, tuple(candidates))
+        # An iterator is read here, on a thread of its own, because it may block.
         return answer if inspect.isawaitable(answer) else _names_in(answer)
 
-    is_async = inspect.iscoroutinefunction(selector) or inspect.iscoroutinefunction(
-        getattr(selector, "__call__", None)  # noqa: B004  # an object with `async def __call__`
-    )
-    try:
-        async with asyncio.timeout(timeout_s):
-            answer: Any = selector(ctx, given) if is_async else await asyncio.to_thread(on_thread)
-            return _names_in(await answer) if inspect.isawaitable(answer) else answer
-    except _SelectorError:
-        raise
-    except Exception as error:  # user code may raise anything
-        raise _SelectorError(f"the selector raised {type(error).__name__}") from error
+    done = await call(asked, timeout=timeout_s)
+    if isinstance(done.error, _SelectorError):
+        raise done.error
+    if done.error is not None:
+        raise _SelectorError(f"the selector raised {type(done.error).__name__}") from done.error
+    return _names_in(done.value)
 
 
 def _names_in(answer: Any) -> list[str]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from arbiter.memory._notes import Related, Traces
-from arbiter.memory._records import Fact, Record, Records, readable
+from arbiter.memory._records import BELIEVED, Fact, Record, Records, readable
 from arbiter.memory._tombstones import Everything, Tombstones
 from arbiter.memory.facts._changes import ending
 from arbiter.memory.facts._normal import normal_form
@@ -117,7 +117,7 @@ class Bin(Records):
                 return value
             return ending(before, plan.id, at=plan.valid_from).to_value()
 
-        for kind in ("facts", "status"):
+        for kind in BELIEVED:
             if plan.supersedes is not None:
                 await self.store.aupdate(namespace(self.agent_id, kind, scope), plan.supersedes, change)
 

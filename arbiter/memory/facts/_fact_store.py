@@ -10,19 +10,16 @@ from typing import Any
 
 from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.memory._context import EvalContext
-from arbiter.memory._records import Claim, Fact, Ingested, checked_time, readable
+from arbiter.memory._records import BELIEVED, KINDS, Claim, Fact, Ingested, checked_time, readable
 from arbiter.memory.facts._bin import Bin, empty_bins
 from arbiter.memory.facts._changes import OPEN, as_of_now, may_be_used, put_away
-from arbiter.memory.facts._forgetting import KINDS, Forgetting, Forgotten, Wanted, told_about_others
+from arbiter.memory.facts._forgetting import Forgetting, Forgotten, Wanted, told_about_others
 from arbiter.memory.facts._ingest import Ingestion
 from arbiter.memory.facts._own_names import Introduction
 from arbiter.memory.facts._profiles import Profiles
 from arbiter.memory.facts._rules import FactRules, weight
 from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
 from arbiter.models import ChatModel
-
-BELIEVED = ("facts", "status")
-"""All kinds except opinions."""
 
 
 class FactStore:
@@ -77,7 +74,7 @@ class FactStore:
         most = rules.max_facts_per_entity
         if sum([len(await store.abeyond(ns, 0, is_open=True, most=most + 1)) for ns in spaces]) > most:
             await self._put_away(spaces)
-        for ns in self._places([entity_id], KINDS):
+        for ns in self._places([entity_id], KINDS.values()):
             gone = await store.abeyond(ns, rules.max_closed_per_entity, is_open=False)
             if rules.retention_days is not None:
                 time = self.clock() - timedelta(days=rules.retention_days)
@@ -193,7 +190,7 @@ class FactStore:
         )
         return _facts_of(found, as_of)
 
-    def _places(self, entity_ids: Iterable[str], kinds: Sequence[str]) -> list[Namespace]:
+    def _places(self, entity_ids: Iterable[str], kinds: Iterable[str]) -> list[Namespace]:
         return [namespace(self.agent_id, kind, entity_id) for entity_id in entity_ids for kind in kinds]
 
     def _held(self, as_of: datetime | None, wanted: Callable[[Fact], bool] | None) -> Callable[[Value], bool]:
@@ -278,7 +275,7 @@ class FactStore:
     async def owned(self, entity_id: str, query: str, *, limit: int) -> list[Fact]:
         """The records about an entity, and those about others that it alone has told: first those similar to
         `query`, then the newest, of every state and kind, at most `limit`."""
-        places = self._places([entity_id], KINDS)
+        places = self._places([entity_id], KINDS.values())
         near = await self.store.asearch(places, query, limit=limit // 4, closed=True)
         told = await told_about_others(self.store, self.agent_id, entity_id, limit // 4)
         newest = await self.store.anewest(places, limit=limit, closed=True)
@@ -289,7 +286,7 @@ class FactStore:
 
     async def reindex(self, entity_ids: Iterable[str]) -> int:
         """Retry embedding the facts that could not be embedded. Returns how many were."""
-        return sum([await self.store.areindex(ns) for ns in self._places(entity_ids, KINDS)])
+        return sum([await self.store.areindex(ns) for ns in self._places(entity_ids, KINDS.values())])
 
     async def _listed(self, entity_id: str, kind: str, state: str | None, limit: int | None) -> list[Entry]:
         wanted = None if state is None else {"state": state}

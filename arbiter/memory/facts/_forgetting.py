@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from arbiter.memory._notes import Related, Traces
-from arbiter.memory._records import Fact, Relationship, Thought, readable
+from arbiter.memory._records import KINDS, Fact, Relationship, Thought, readable
 from arbiter.memory._tombstones import Everything, Tombstones
 from arbiter.memory.facts._bin import Bin, Binned, empty_bins
 from arbiter.memory.facts._changes import OPEN, unlinked
@@ -25,7 +25,6 @@ from arbiter.memory.facts._profiles import Profiles, is_forgotten
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
-KINDS = ("facts", "status", "opinions")
 _PASSES = 5
 _SHORTEST = 3
 """Values of facts with fewer characters are not looked for in other texts."""
@@ -70,7 +69,7 @@ class Forgetting:
         self.entity_id = entity_id
         self.now = now
         self.gone: dict[tuple[str, str], Fact] = {}
-        self._spaces = [namespace(agent_id, kind, entity_id) for kind in KINDS]
+        self._spaces = [namespace(agent_id, kind, entity_id) for kind in KINDS.values()]
         self._traces = Traces(store, agent_id, entity_id)
         self._bin = Bin(store, agent_id, entity_id)
         self._id: str | None = None

@@ -15,7 +15,7 @@ from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import originals, text_of
 from arbiter.memory._entities import called, resolve
 from arbiter.memory._off_record import is_on_record
-from arbiter.memory._records import Claim, Fact, Provenance, Sensitivity, time_of
+from arbiter.memory._records import BELIEVED, KINDS, Claim, Fact, Provenance, Sensitivity, time_of
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._normal import caseless, normal_form, sentences
 from arbiter.memory.facts._own_names import (
@@ -47,8 +47,6 @@ _USER = frozenset(
 _WITH_ID = re.compile(r".*\((?:id:? *)?([^()]+)\)|(?:id|participant|speaker):? +(.+)|['\"@](.+?)['\"]?")
 """Names with an id, as prompts show them, or as models write an id."""
 """Generic names that models use for the user of the turn."""
-KINDS = {"fact": "facts", "status": "status", "opinion": "opinions"}
-"""The kind of namespace for each type of claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +71,7 @@ class Candidate:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds that may hold the same claim: one evaluator's status is another's fact."""
-        return ("opinions",) if self.claim.type == "opinion" else ("facts", "status")
+        return ("opinions",) if self.claim.type == "opinion" else BELIEVED
 
     def is_about(self, subject: str) -> bool:
         """True for the same subject. Names of somebody who takes no part are compared in any case."""

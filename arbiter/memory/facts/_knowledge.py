@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from arbiter.memory._records import Claim, Fact, Provenance, readable
+from arbiter.memory._records import KINDS, Claim, Fact, Provenance, readable
 from arbiter.memory._tombstones import Everything, Tombstones
 from arbiter.memory.facts._changes import CLOSED, Mention, is_closed, may_be_used, says_alone, unlinked
 from arbiter.memory.facts._intake import Candidate
@@ -138,7 +138,7 @@ class Knowledge:
     async def _all_of(self, speaker: str) -> list[Known]:
         found = [
             Known(kind=kind, fact=fact)
-            for kind in ("facts", "status", "opinions")
+            for kind in KINDS.values()
             for entry in await self.store.alist(namespace(self.agent_id, kind, speaker))
             if (fact := Fact.read(entry.value)) is not None
         ]

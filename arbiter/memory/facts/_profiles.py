@@ -27,6 +27,7 @@ from arbiter.errors import ParameterError
 from arbiter.memory._records import Fact, Records, Visibility, time_of
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._changes import Mention
+from arbiter.memory.facts._extraction import Texts
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.facts._rules import VISIBILITIES, FactRules
 from arbiter.memory.stores import MemoryStore, Value
@@ -104,11 +105,6 @@ def _object(given: Any) -> dict[str, Any]:
     return dict(parts) if isinstance(given, Mapping) else {}
 
 
-def _texts(given: Any) -> tuple[str, ...]:
-    items: list[Any] = [*given] if isinstance(given, list) else [given]
-    return tuple(str(item) for item in items if isinstance(item, str | int))
-
-
 def with_profiles(answer: type[P], schemas: Sequence[Schema]) -> type[P]:
     """The schema of an answer that also has `profiles`, by the names of the models."""
     if not schemas:
@@ -127,7 +123,7 @@ def with_profiles(answer: type[P], schemas: Sequence[Schema]) -> type[P]:
             Field(None, description="The id or name of the speaker, if it is not the user."),
         )
         fields["source_message_ids"] = (
-            Annotated[tuple[str, ...], BeforeValidator(_texts)],
+            Texts,
             Field((), description="The ids of the messages that say so."),
         )
         update: Any = create_model(schema.__name__, __doc__=schema.__doc__, **fields)

@@ -9,7 +9,7 @@ from functools import partial
 
 from arbiter.memory._context import EvalContext
 from arbiter.memory._notes import Events, FactEvent, Traces
-from arbiter.memory._records import Fact
+from arbiter.memory._records import BELIEVED, Fact
 from arbiter.memory.facts._adjudication import Relation
 from arbiter.memory.facts._changes import (
     CLOSED,
@@ -243,7 +243,7 @@ class Writer:
 
     async def _followed(self, known: Known, candidate: Candidate, close: Callable[[Fact], Fact]) -> None:
         """Close the refinements of a superseded fact, too, and retract the facts inferred from it."""
-        for kind in ("facts", "status"):
+        for kind in BELIEVED:
             ns = self.knowledge.space(kind, candidate)
             for entry in await self.store.alist(ns, filter={"refines": known.fact.id}):
                 finer = Fact.read(entry.value)
@@ -255,7 +255,7 @@ class Writer:
     async def _retract_derived(self, known: Known, candidate: Candidate) -> None:
         if not self.rules.chaining:
             return
-        for kind in ("facts", "status"):
+        for kind in BELIEVED:
             for entry in await self.store.alist(self.knowledge.space(kind, candidate)):
                 fact = Fact.read(entry.value)
                 if fact is None or known.fact.id not in fact.derived_from or fact.state in CLOSED:

@@ -13,7 +13,7 @@ from arbiter.evaluators._outputs import checked_number
 from arbiter.instructions import Instruction
 from arbiter.memory._conversation import speaker_of, window
 from arbiter.memory._entities import Entities, Entity, named_in, participants
-from arbiter.memory._records import Fact, checked_time, readable
+from arbiter.memory._records import BELIEVED, Fact, checked_time, readable
 from arbiter.memory._tombstones import Everything
 from arbiter.memory.facts import FactStore
 from arbiter.memory.facts._rules import weight
@@ -21,7 +21,6 @@ from arbiter.memory.providers._composing import ProviderResult, one_line
 from arbiter.memory.providers._provider import Provider, ProviderContext, ProvidingCycle
 from arbiter.memory.stores import Entry, MemoryStore, Namespace, namespace
 
-KINDS = ("facts", "status")
 PEOPLE = 4
 """Other people with facts in one call."""
 LOOKED_AT = 32
@@ -76,7 +75,7 @@ class FactsProvider(Provider):
     async def get(self, ctx: ProviderContext) -> ProviderResult:
         store, now = ctx.needed_store(), ctx.clock()
         facts = FactStore(store, agent_id=ctx.agent_id, clock=lambda: now)
-        places = [namespace(ctx.agent_id, kind, ctx.entity_id) for kind in KINDS]
+        places = [namespace(ctx.agent_id, kind, ctx.entity_id) for kind in BELIEVED]
         everything = Everything(store, ctx.agent_id, ctx.entity_id)
         pending, (near, latest), others = await asyncio.gather(
             everything.pending(now), self._chosen(facts, ctx), told_of_others(facts, ctx, self.others)
