@@ -216,7 +216,10 @@ class Intake:
         since, until = (when and time_of(when) for when in (claim.valid_from, claim.valid_to))
         claim = replace(claim, valid_from=since, valid_to=until)
         if claim.derived_from:
-            return self._inferred(claim, sensitivity) if self.rules.chaining else None
+            if not self.rules.chaining:
+                return None
+            scope, subject = self._subject(claim, [])
+            return self._made(claim, scope, subject, "inferred", sensitivity, (), self.ctx.agent_id)
         cited = [id for id in claim.source_message_ids if id in self._places]
         told = [message for message in map(self._message, cited) if message is not None]
         if cited and not told:
@@ -238,10 +241,6 @@ class Intake:
         sources = tuple(id for id, _ in heard)
         given: Provenance = "self_reported" if heard[0][1] == subject else "third_party"
         return self._made(claim, scope, subject, given, sensitivity, sources, heard[0][1])
-
-    def _inferred(self, claim: Claim, sensitivity: Sensitivity | None) -> Candidate:
-        scope, subject = self._subject(claim, [])
-        return self._made(claim, scope, subject, "inferred", sensitivity, (), self.ctx.agent_id)
 
     def _made(
         self,

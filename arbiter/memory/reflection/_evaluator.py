@@ -4,12 +4,9 @@ participants."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from math import ceil
 from typing import Any, Unpack
-
-from langchain_core.messages import BaseMessage
 
 from arbiter._contracts import TargetInstructions, TargetNodes
 from arbiter.memory._characters import checked_instructions
@@ -19,7 +16,7 @@ from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import AGENT_ALIASES, Entity, participants, resolve
 from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
 from arbiter.memory._notes import Traces
-from arbiter.memory._records import Fact, Records, Relationship, Thought, readable
+from arbiter.memory._records import Fact, Records, Thought, readable
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts import Ingested
 from arbiter.memory.facts._privacy import may_keep
@@ -27,6 +24,7 @@ from arbiter.memory.reflection._prompt import (
     EXAMPLES,
     FoundRelationship,
     ReflectionAnswer,
+    Stretch,
     reflection_prompt,
     shown_ids,
 )
@@ -42,20 +40,6 @@ MAX_QUERY = 4_000
 MAX_THOUGHT = 2_000
 """Longest thought in characters; the rest is cut off."""
 SHARED_THOUGHT = 120
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Window:
-    """The stretch of a conversation for one reflection: the last messages, and those of them that may be
-    shown."""
-
-    messages: Sequence[BaseMessage]
-    shown: Sequence[BaseMessage]
-    new_ids: frozenset[str | None]
-    entities: Sequence[Entity]
-    speakers: tuple[str, ...]
-    facts: Sequence[Fact]
-    relationships: Sequence[Relationship]
 
 
 class ReflectionEvaluator(CognitiveEvaluator):
@@ -115,15 +99,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
             return HandlerOutcome(
                 feedback="Nothing that may be remembered.", data={"status": "ok", "messages": 0}
             )
-        prompt = reflection_prompt(
-            ctx,
-            found.shown,
-            new_ids=found.new_ids,
-            entities=found.entities,
-            facts=found.facts,
-            relationships=found.relationships,
-            instructions=self.instructions,
-        )
+        prompt = reflection_prompt(ctx, found, instructions=self.instructions)
         answer = await ctx.ask(ReflectionAnswer, prompt, model=self.model)
         if answer.value is None:
             skipped = await cursors.fail(found.messages, raised=answer.raised)
@@ -148,7 +124,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
 
     # The prompt
 
-    async def _window(self, ctx: EvalContext, cursors: Cursors) -> _Window:
+    async def _window(self, ctx: EvalContext, cursors: Cursors) -> Stretch:
         messages = window(ctx.messages, ctx.conversation_length)
         shown = await ctx.shown(messages)
         speakers = tuple(dict.fromkeys(map(ctx.speaker_of, reversed(shown))))
@@ -156,7 +132,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
         query = " ".join(text_of(part) for part in shown)[-MAX_QUERY:]
         known = await ctx.facts.relevant(people, query, room_id=ctx.room_id, limit=KNOWN_FACTS)
         related = await self._relationships(ctx).among(people)
-        return _Window(
+        return Stretch(
             messages=messages,
             shown=shown,
             new_ids=frozenset(part.id for part in await cursors.unprocessed(messages)),
@@ -179,7 +155,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
         ctx: EvalContext,
         answer: StructuredOutcome[ReflectionAnswer],
         value: ReflectionAnswer,
-        found: _Window,
+        found: Stretch,
     ) -> HandlerOutcome:
         """Store facts, then relationships, then the thought. Every write is idempotent."""
         message_ids = shown_ids(part.id for part in found.shown)
@@ -234,7 +210,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
         shown = shown_ids(entity.id for entity in entities)
         return {label: id for label, id in shown.items() if label != id} | dict(named)
 
-    async def _keep_thought(self, ctx: EvalContext, text: str, found: _Window) -> str | None:
+    async def _keep_thought(self, ctx: EvalContext, text: str, found: Stretch) -> str | None:
         """Store the thought. Returns its text; None if there is none or it may not be stored."""
         kept = " ".join(text.split())[:MAX_THOUGHT]
         if not kept or not may_keep(kept, ctx.fact_rules):
@@ -258,7 +234,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
             return None
         return kept
 
-    async def _is_forgotten(self, ctx: EvalContext, thought: Thought, found: _Window) -> bool:
+    async def _is_forgotten(self, ctx: EvalContext, thought: Thought, found: Stretch) -> bool:
         if not (await ctx.hidden(anew=True)).ids.isdisjoint(thought.source_message_ids):
             return True
         # Facts from elsewhere have their tombstones there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from math import isfinite
 from typing import Annotated, Any, cast
@@ -81,29 +81,33 @@ EXAMPLES = (
 """Examples for a selector of when a reflection is worthwhile."""
 
 
-def reflection_prompt(
-    ctx: EvalContext,
-    messages: Sequence[BaseMessage],
-    *,
-    new_ids: Set[str | None],
-    entities: Sequence[Entity],
-    facts: Sequence[Fact],
-    relationships: Sequence[Relationship],
-    instructions: str = "",
-) -> list[BaseMessage]:
-    """The task and its material. `messages` are shown oldest first; those outside `new_ids` are marked as
-    read before."""
-    names = {entity.id: entity.names[0] for entity in entities if entity.names}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """The stretch of a conversation for one reflection: the last messages, and those of them that may be
+    shown. Messages outside `new_ids` were read before."""
+
+    messages: Sequence[BaseMessage]
+    shown: Sequence[BaseMessage]
+    new_ids: Set[str | None]
+    entities: Sequence[Entity]
+    speakers: tuple[str, ...]
+    facts: Sequence[Fact]
+    relationships: Sequence[Relationship]
+
+
+def reflection_prompt(ctx: EvalContext, stretch: Stretch, *, instructions: str) -> list[BaseMessage]:
+    """The task and its material."""
+    names = {entity.id: entity.names[0] for entity in stretch.entities if entity.names}
     now = ctx.clock()
 
     def spoken(message: BaseMessage) -> str:
         speaker = ctx.speaker_of(message)
         who = f"{label(speaker)} ({visible(names[speaker])})" if speaker in names else label(speaker)
-        read = "" if message.id in new_ids else ", read before"
+        read = "" if message.id in stretch.new_ids else ", read before"
         text = quote(text_of(message), limit=MAX_MESSAGE)
         return f"Message {label(message.id or '-')} of {who}{read}:\n{text}"
 
-    conversation = ["The conversation, oldest message first:", *map(spoken, messages)]
+    conversation = ["The conversation, oldest message first:", *map(spoken, stretch.shown)]
     return composed(
         ctx.character,
         "reflectionTemplate",
@@ -111,10 +115,10 @@ def reflection_prompt(
         {
             "today": f"Today is {now.date().isoformat()}.",
             "bio": _section("The agent's bio", [f"> {visible(line)}" for line in ctx.character.bio]),
-            "entitiesInRoom": _section("Participants", [_participant(entity) for entity in entities]),
-            "knownFacts": _section("Known facts", [_fact(fact) for fact in facts]),
+            "entitiesInRoom": _section("Participants", [_participant(entity) for entity in stretch.entities]),
+            "knownFacts": _section("Known facts", [_fact(fact) for fact in stretch.facts]),
             "existingRelationships": _section(
-                "Known relationships", [_relationship(one) for one in relationships]
+                "Known relationships", [_relationship(one) for one in stretch.relationships]
             ),
             "recentMessages": "\n\n".join(conversation),
         },

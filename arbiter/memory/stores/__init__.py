@@ -1,9 +1,9 @@
 """Stores: one behaviour over every LangGraph `BaseStore`, whatever its own abilities.
 
     MemoryStore ─▶ access (threads and event loops) ─▶ BaseStore
-        ├─▶ portable (labels and values that every store can hold), locks
+        ├─▶ portable (labels and values that every store can hold), shared_locks
         ├─▶ searching ─▶ ranking (BM25), word_tables (the index of a store of open_store), words (terms)
-        └─▶ embedders (a failing embedder loses no record)
+        └─▶ vectors (a failing embedder loses no record)
 
 `open_store` opens one; `LocalIndex` compares vectors if a store cannot; `postgres_locks` locks between
 processes.

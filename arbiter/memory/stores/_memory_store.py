@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast
 
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchItem
@@ -199,7 +200,7 @@ class MemoryStore:
         hits = await self._access.words.hits(self.store, parts, query, max(_DEEP, 4 * limit))
         near = await asyncio.gather(*(self._hits(ns, query, asked, wanted) for ns in spaces))
         if all(part is None for part in near):
-            found = await self._read([(hit, None) for hit in hits], wanted, limit)
+            found = await self._read(hits, wanted, limit)
             return Found(found, semantic=False)
         vectors = sorted((e for part in near for e in part or ()), key=_similarity, reverse=True)
         return Found(await self._fused(hits, vectors, wanted, limit, closed=closed), semantic=True)
@@ -244,7 +245,7 @@ class MemoryStore:
             return any(each in values for each in given)
 
         hits = await self._access.words.linked(self.store, parts, name, values)
-        return await self._read([(hit, None) for hit in hits], has, len(hits))
+        return await self._read(hits, has, len(hits))
 
     async def aindex(self, spaces: Iterable[Namespace]) -> None:
         """Index the words of what was written in these namespaces, so that the next search need not do it."""
@@ -352,7 +353,7 @@ class MemoryStore:
         offset, step = 0, limit
         while len(found) < limit and offset < _LOOKED_AT:
             page = await self._access.words.newest(self.store, place, offset, step)
-            found += await self._read([(hit, None) for hit in page], wanted, step)
+            found += await self._read(page, wanted, step)
             if len(page) < step:
                 break
             offset, step = offset + step, 2 * step
@@ -375,24 +376,26 @@ class MemoryStore:
         for rank, hit in enumerate(hits[: max(_DEPTH, 2 * limit)]):
             scores[hit.ns, hit.key] += 1 / (_RANKS + rank)
         order = sorted(scores.items(), key=lambda pair: pair[1], reverse=True)
-        return await self._read([(Hit(score, *at), near.get(at)) for at, score in order], wanted, limit)
+        return await self._read([Hit(score, *at) for at, score in order], wanted, limit, near)
 
     async def _read(
         self,
-        hits: Sequence[tuple[Hit, Entry | None]],
+        hits: Sequence[Hit],
         wanted: Callable[[Value], bool] | None,
         limit: int,
+        known: Mapping[tuple[Namespace, str], Entry] = MappingProxyType({}),
     ) -> list[Entry]:
-        """The records of hits, in order, as far as they are still there and wanted; at most `limit`."""
+        """The records of hits, in order, as far as they are still there and wanted; at most `limit`. Those that are
+        `known` have been read."""
         found: list[Entry] = []
         at = 0
         while at < len(hits) and len(found) < limit:
             some = hits[at : at + 2 * limit]
             at += len(some)
-            gets = [GetOp(hit.ns, hit.key, refresh_ttl=False) for hit, entry in some if entry is None]
+            gets = [GetOp(*hit[1:], refresh_ttl=False) for hit in some if hit[1:] not in known]
             items = iter(await self._access.call("batch", gets) if gets else ())
-            for hit, entry in some:
-                if entry is not None:
+            for hit in some:
+                if (entry := known.get(hit[1:])) is not None:
                     found.append(replace(entry, score=hit.score))
                     continue
                 item = next(items)
