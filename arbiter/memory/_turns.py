@@ -128,10 +128,10 @@ def written(output: Any, key: str) -> list[Any]:
             return [*parts]
         if any(isinstance(part, Command | Mapping) for part in parts):
             return [message for part in parts for message in written(part, key)]
-    if isinstance(output, Command):
-        update: Any = parts.update
-        return _in_pairs(update, key) if isinstance(update, list | tuple) else written(update, key)
-    return list_of(as_state(parts), key)
+    if isinstance(output, Command) and isinstance(parts.update, BaseMessage):
+        return [parts.update]
+    state = as_state(parts)
+    return written(state[ROOT], key) if isinstance(output, Command) and ROOT in state else list_of(state, key)
 
 
 def given(state: Mapping[str, Any], key: str) -> list[Any]:
@@ -144,17 +144,6 @@ def given(state: Mapping[str, Any], key: str) -> list[Any]:
     if isinstance(found, list):
         return [*list[Any].__iter__(found)]  # pyright: ignore[reportUnknownArgumentType]
     return list_of({key: found}, key)
-
-
-def _in_pairs(update: Any, key: str) -> list[Any]:
-    """Like `written`, for an update that may be a list of (key, value) pairs."""
-    try:
-        pairs = [(name, value) for name, value in update]
-    except (TypeError, ValueError):
-        return written(update, key)
-    if not all(isinstance(name, str) for name, _ in pairs):
-        return written(update, key)
-    return [message for name, value in pairs if name == key for message in list_of({key: value}, key)]
 
 
 def name_messages(messages: Iterable[Any]) -> None:

@@ -85,6 +85,21 @@ class _Asked:
         return fact.id in self.facts or (bool(sources) and sources <= self.messages)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """What a model has read and named: the facts of its prompt by id, by their labels the human messages in it and
+    the `fresh` ones among them, and the words of the new claims."""
+
+    facts: Mapping[str, Fact]
+    known: Mapping[str, BaseMessage]
+    fresh: dict[str, BaseMessage]
+    said: Collection[str]
+
+    @property
+    def newest(self) -> BaseMessage | None:
+        return next(reversed(self.fresh.values()), None)
+
+
 class WishBook:
     """The wishes of one turn, carried out one after another."""
 
@@ -123,14 +138,18 @@ class WishBook:
     ) -> None:
         """Carry out a model's answer about `fresh` messages; `shown` are the facts of its prompt by id, `earlier`
         the other messages in it, and `claims` those of the same answer."""
-        said = {caseless(claim.claim) for claim in claims}
-        asked = self._checked(wishes, shown, fresh, earlier, said)
+        read = _Read(
+            facts=shown,
+            known=_humans((*earlier, *fresh)),
+            fresh=_humans(fresh),
+            said={caseless(claim.claim) for claim in claims},
+        )
+        asked = self._checked(wishes, read)
         newest = next((m for m in reversed(fresh) if isinstance(m, HumanMessage)), None)
         decision = wishes.forget_everything
-        if newest is not None and self._is_all(
-            asked.get(self.ctx.speaker_of(newest)), shown, self.ctx.speaker_of(newest)
-        ):
-            del asked[self.ctx.speaker_of(newest)]
+        speaker = "" if newest is None else self.ctx.speaker_of(newest)
+        if self._is_all(asked.get(speaker), shown, speaker):
+            del asked[speaker]
             decision = True
         for speaker, what in asked.items():
             self.carried.off_record += len(what.messages)
@@ -142,30 +161,20 @@ class WishBook:
         if self.carried.gone or asked or self.carried.everything:
             await self.ctx.hidden(anew=True)
 
-    def _checked(
-        self,
-        wishes: Wishes,
-        shown: Mapping[str, Fact],
-        fresh: Sequence[BaseMessage],
-        earlier: Sequence[BaseMessage],
-        said: Collection[str],
-    ) -> dict[str, _Asked]:
+    def _checked(self, wishes: Wishes, read: _Read) -> dict[str, _Asked]:
         """By speaker, what it may have forgotten of what the model has read."""
-        humans = {label(m.id): m for m in fresh if isinstance(m, HumanMessage) and m.id}
-        known = {label(m.id): m for m in (*earlier, *fresh) if isinstance(m, HumanMessage) and m.id}
-        newest = next(reversed(humans.values()), None)
         found: dict[str, _Asked] = {}
         for request in wishes.forget:
-            asking = self._asking(request, humans, known, newest)
-            what = None if asking is None else self._named(request.id, asking, shown, known, said)
+            asking = self._asking(request, read, read.newest)
+            what = None if asking is None else self._named(request.id, asking, read)
             if asking is None or what is None:
                 self.carried.ignored += 1
                 continue
             found.setdefault(self.ctx.speaker_of(asking), _Asked()).add(what, str(asking.id))
         for request in wishes.off_record:
-            message = known.get(meant(request.id, known))
+            message = read.known.get(meant(request.id, read.known))
             # A new message may ask for itself; an earlier one was read without a wish, so the newest asks for it.
-            asking = self._asking(request, humans, known, message if message in humans.values() else newest)
+            asking = self._asking(request, read, message if message in read.fresh.values() else read.newest)
             if (
                 message is None
                 or asking is None
@@ -176,28 +185,21 @@ class WishBook:
             what = found.setdefault(self.ctx.speaker_of(asking), _Asked())
             what.messages.add(str(message.id))
             what.off_record = True
-            if asking.id in humans:
+            if asking.id in read.fresh:
                 what.asking.add(str(asking.id))
         return found
 
-    def _named(
-        self,
-        named: str,
-        asking: BaseMessage,
-        shown: Mapping[str, Fact],
-        known: Mapping[str, BaseMessage],
-        said: Collection[str],
-    ) -> _Asked | None:
+    def _named(self, named: str, asking: BaseMessage, read: _Read) -> _Asked | None:
         """What a model names that a message asks to forget, if its speaker may: a known fact, another message, or
         the words of a new claim."""
         speaker = self.ctx.speaker_of(asking)
-        message = known.get(named)
-        if (fact := fact_of(named, shown)) is not None:
+        message = read.known.get(named)
+        if (fact := fact_of(named, read.facts)) is not None:
             return _Asked(facts={fact.id}) if self._is_theirs(fact, speaker) else None
         if message is not None:
             is_own = self.ctx.speaker_of(message) == speaker and message is not asking
             return _Asked(messages={str(message.id)}) if is_own else None
-        return _Asked(claims={caseless(named)}) if caseless(named) in said else None
+        return _Asked(claims={caseless(named)}) if caseless(named) in read.said else None
 
     def _is_all(self, what: _Asked | None, shown: Mapping[str, Fact], speaker: str) -> bool:
         """True if a wish names all facts of its speaker that the model was shown: it is asked back."""
@@ -206,19 +208,13 @@ class WishBook:
         theirs = {id for id, fact in shown.items() if fact.state in OPEN and self._is_theirs(fact, speaker)}
         return len(theirs) >= _ALL and theirs <= what.facts
 
-    def _asking(
-        self,
-        request: Request,
-        humans: Mapping[str, BaseMessage],
-        known: Mapping[str, BaseMessage],
-        default: BaseMessage | None,
-    ) -> BaseMessage | None:
-        """The message that asks, one of `humans`; `default` if the model names none. If it names another one, the
-        default asks too, unless it is or may be somebody else's."""
-        named = known.get(meant(request.message_id, known))
-        if request.message_id is None or named in humans.values():
+    def _asking(self, request: Request, read: _Read, default: BaseMessage | None) -> BaseMessage | None:
+        """The fresh message that asks; `default` if the model names none. If it names another one, the default asks
+        too, unless it is or may be somebody else's."""
+        named = read.known.get(meant(request.message_id, read.known))
+        if request.message_id is None or named in read.fresh.values():
             return named or default
-        speakers = {*map(self.ctx.speaker_of, [*humans.values(), *([] if named is None else [named])])}
+        speakers = {*map(self.ctx.speaker_of, [*read.fresh.values(), *([] if named is None else [named])])}
         return default if len(speakers) == 1 else None
 
     def _is_theirs(self, fact: Fact, speaker: str) -> bool:
@@ -312,6 +308,10 @@ class WishBook:
             for claim in claims
             if not repeats(claim) or any(places.get(id, last + 1) > last for id in claim.source_message_ids)
         ]
+
+
+def _humans(messages: Iterable[BaseMessage]) -> dict[str, BaseMessage]:
+    return {label(m.id): m for m in messages if isinstance(m, HumanMessage) and m.id}
 
 
 def _confirms(message: BaseMessage, pending: Pending | None) -> bool:
