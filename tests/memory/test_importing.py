@@ -86,6 +86,14 @@ def test_an_export_comes_back_with_ids_times_and_links(any_store: BaseStore, is_
     assert other.thoughts("room-1") == []
 
 
+def test_a_goal_without_steps_comes_back() -> None:
+    made = memory()
+    goal = made.create_goal("room-1", "Rest more", entity_id="user-1")
+    other = memory()
+    assert other.import_(made.export("user-1")) == 1
+    assert other.goals("room-1") == [goal]
+
+
 def test_importing_again_changes_nothing_and_keeps_what_is_newer() -> None:
     export = lived().export("user-1")
     other = memory()
