@@ -12,7 +12,6 @@ import logging
 import secrets
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextvars import copy_context
@@ -28,6 +27,7 @@ from langgraph.store.base import BaseStore
 
 from arbiter._threads.deadlines import LOOP
 from arbiter._threads.forks import renew_in_child
+from arbiter._values.recent import Recent
 from arbiter._values.states import as_state, freeze
 from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.evaluation import EvaluatorGroup, FinishedRun, GroupOutcome, NodeEvaluator
@@ -198,9 +198,9 @@ class EvaluationCycle(EvaluatorGroup):
         self._lock_provider = lock_provider
         self._stores: weakref.WeakKeyDictionary[BaseStore, MemoryStore] = weakref.WeakKeyDictionary()
         self.store = None if store is None else self._wrapped(store)
-        self._budgets: OrderedDict[tuple[str, str | None], CallBudget] = OrderedDict()
-        self._rooms: OrderedDict[str, str] = OrderedDict()
-        self._keeps_ids: OrderedDict[str, bool] = OrderedDict()
+        self._budgets = Recent[tuple[str, str | None], CallBudget](_REMEMBERED)
+        self._rooms = Recent[str, str](_REMEMBERED)
+        self._keeps_ids = Recent[str, bool](_REMEMBERED)
         """The last threads; those without a checkpointer have other ids in each run. See `MessageIds`."""
         self._keys: weakref.WeakKeyDictionary[MemoryStore, bytes] = weakref.WeakKeyDictionary()
         self._own_key = secrets.token_bytes(16)
@@ -268,9 +268,6 @@ class EvaluationCycle(EvaluatorGroup):
         runtime = runtime_of(finished.config)
         if scope := _scope(place_of(finished.config, runtime)):
             self._keeps_ids[scope] = finished.saved
-            self._keeps_ids.move_to_end(scope)
-            if len(self._keeps_ids) > _REMEMBERED:
-                self._keeps_ids.popitem(last=False)
         return Turn(
             evaluators=evaluators,
             run=finished,
@@ -777,8 +774,6 @@ class EvaluationCycle(EvaluatorGroup):
         found = self._rooms.get(run_id)
         if found is None:
             found = self._rooms[run_id] = _RUN + secrets.token_hex(16)
-            if len(self._rooms) > _REMEMBERED:
-                self._rooms.popitem(last=False)
         return found
 
     def _anonymous(self, room_id: str) -> str:
@@ -792,8 +787,6 @@ class EvaluationCycle(EvaluatorGroup):
         found = self._budgets.get(key)
         if found is None:
             found = self._budgets[key] = CallBudget(self.max_llm_calls_per_turn)
-            if len(self._budgets) > _REMEMBERED:
-                self._budgets.popitem(last=False)
         return found
 
     def _private(self, config: RunnableConfig | None) -> bool:

@@ -22,6 +22,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from arbiter._threads.deadlines import LOOP, within
 from arbiter._threads.exits import hold, let_go
 from arbiter._threads.forks import renew_in_child
+from arbiter._values.recent import Recent
 from arbiter._values.states import freeze
 from arbiter.history._items import HistoryItem, RunHistory
 from arbiter.history._record import Record
@@ -96,7 +97,7 @@ class Quiet:
         self._rooms: OrderedDict[str, Held] = OrderedDict()
         self._failed: list[Held] | None = None
         """While `drain` runs, the threads that will wait again."""
-        self._known: OrderedDict[str, None] = OrderedDict()
+        self._known = Recent[str, None](_MOST_KNOWN)
         self._running: dict[asyncio.Task[Processed], Held] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._given_up = 0
@@ -115,9 +116,6 @@ class Quiet:
         before = self._rooms.pop(room_id, None)
         is_new = before is None
         self._known[room_id] = None
-        self._known.move_to_end(room_id)
-        if len(self._known) > _MOST_KNOWN:
-            self._known.popitem(last=False)
         now = asyncio.get_running_loop().time()
         if evaluators:
             due = now + (math.inf if self.after_s is None else self.after_s)

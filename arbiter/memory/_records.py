@@ -106,8 +106,8 @@ def _types(hint: Any) -> tuple[Types, Types]:
 
 def _read(value: Any, types: Types) -> Any:
     """A value of JSON as a field of these types has it."""
-    if datetime in types and value is not None:
-        return time_of(value)
+    if datetime in types:
+        return None if value is None else time_of(value)
     return tuple(value) if tuple in types else value
 
 

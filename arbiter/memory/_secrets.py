@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from hashlib import blake2b
 
 from arbiter._threads.forks import new_lock
+from arbiter._values.recent import Recent
 from arbiter.redaction import SecretRedactor
 
 REMOVED = "[removed]"
@@ -27,7 +27,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._texts: OrderedDict[bytes, str] = OrderedDict()
+        self._texts = Recent[bytes, str](_MOST_KEPT)
 
     def redacted(self, text: str) -> str:
         key = blake2b(text.encode(errors="surrogatepass"), digest_size=20).digest()
@@ -37,9 +37,6 @@ class _Kept:
             found = _REDACTOR.text(text)
         with self._lock:
             self._texts[key] = found
-            self._texts.move_to_end(key)
-            if len(self._texts) > _MOST_KEPT:
-                self._texts.popitem(last=False)
         return text if found == text else found
 
 

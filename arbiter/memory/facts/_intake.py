@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
@@ -36,11 +36,7 @@ LONGEST = 2_000
 _LONGEST_SUBJECT = 200
 _LOOKED_BACK = 64
 """Messages, the last ones, in which a speaker may have said how it is called."""
-_SENSITIVITIES: dict[str | None, Sensitivity] = {
-    "public": "public",
-    "personal": "personal",
-    "sensitive": "sensitive",
-}
+_SENSITIVITIES: dict[str | None, Sensitivity] = {each: each for each in get_args(Sensitivity)}
 _USER = frozenset(
     {"user", "the user", "human", "the human", "speaker", "the speaker", "customer", "i", "self", "myself"}
 )
@@ -209,7 +205,7 @@ class Intake:
         if sensitive and not self.rules.allow_sensitive:
             self.dropped_private += 1
             return None
-        return self._attributed(claim, _SENSITIVITIES["sensitive"] if sensitive else None)
+        return self._attributed(claim, "sensitive" if sensitive else None)
 
     def _attributed(self, claim: Claim, sensitivity: Sensitivity | None) -> Candidate | None:
         """The claim with its subject and speaker; None if no credible speaker has said it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from langchain_core.messages import BaseMessage
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, WithJsonSchema, model_validator
@@ -303,7 +303,7 @@ def _places(objectives: Sequence[Objective], update: ObjectiveAnswer) -> list[in
     return [n for n, o in enumerate(objectives) if description and o.description.strip() == description]
 
 
-_STATUSES: dict[str, GoalStatus] = {"IN_PROGRESS": "IN_PROGRESS", "DONE": "DONE", "FAILED": "FAILED"}
+_STATUSES: dict[str, GoalStatus] = {each: each for each in get_args(GoalStatus)}
 
 
 def _status(
