@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
@@ -106,13 +106,12 @@ class _Caller:
     """The user and room of the run that calls a tool, and its memory."""
 
     memory: Memory
-    entity_id: str
-    place: Place
     shown: ProviderContext
+    config: RunnableConfig
 
     async def search(self, query: str) -> str:
         found = await self.memory.fact_store.search(
-            [self.entity_id], query, limit=_MOST, wanted=self._may_see
+            [self.shown.entity_id], query, limit=_MOST, wanted=self._may_see
         )
         if not found:
             return "Nothing is known about that."
@@ -121,7 +120,8 @@ class _Caller:
 
     async def remember(self, text: str, type: str) -> str:
         ids: Mapping[str, str] = {} if self.shown.known_ids is None else await self.shown.known_ids()
-        messages = [m.model_copy(update={"id": ids.get(str(m.id), m.id)}) for m in self.place.messages]
+        said = self.shown.messages or [HumanMessage("(a call of a tool)", id=str(uuid4()))]
+        messages = [m.model_copy(update={"id": ids.get(str(m.id), m.id)}) for m in said]
         source = next(
             (m for m in reversed(messages) if isinstance(m, HumanMessage) and self._is_own(m)), None
         )
@@ -131,20 +131,22 @@ class _Caller:
             type=type,
             source_message_ids=() if source is None or source.id is None else (source.id,),
         )
-        place = replace(self.place, messages=messages)
-        ingested, fact = await editing.state(self.entity_id, claim, place, by="remember")
+        room_id, is_private = self.shown.room_id, self.shown.is_private
+        place = Place(room_id=room_id, messages=messages, is_private=is_private, config=self.config)
+        ingested, fact = await editing.state(self.shown.entity_id, claim, place, by="remember")
         if fact is None:
             return f"Not remembered: {editing.refusal(claim, ingested)}."
         known = "" if ingested.inserted else " It was known already."
         return f"Remembered as [{fact.id}].{known}"
 
     async def forget(self, ids: list[str]) -> str:
-        known = {fact.id: fact for fact in await self.memory.afacts(self.entity_id, None)}
+        entity_id = self.shown.entity_id
+        known = {fact.id: fact for fact in await self.memory.afacts(entity_id, None)}
         wanted = [id.strip("[] ") for id in ids]
         mine = [id for id in wanted if id in known and self._may_see(known[id])]
         count = 0
         for id in dict.fromkeys(mine):
-            count += await self.memory.aforget(self.entity_id, id=id)
+            count += await self.memory.aforget(entity_id, id=id)
         missing = [id for id in wanted if id not in mine]
         said = [f"Forgotten: {count} record{'' if count == 1 else 's'}."]
         if missing:
@@ -155,7 +157,7 @@ class _Caller:
         return may_be_shown(fact, self.shown)
 
     def _is_own(self, message: BaseMessage) -> bool:
-        return message.additional_kwargs.get(SPEAKER) in (None, "", self.entity_id)
+        return message.additional_kwargs.get(SPEAKER) in (None, "", self.shown.entity_id)
 
 
 def _caller(cycle: EvaluationCycle, config: RunnableConfig, state: Any) -> _Caller | None:
@@ -163,9 +165,7 @@ def _caller(cycle: EvaluationCycle, config: RunnableConfig, state: Any) -> _Call
     if found is None:
         return None
     memory, shown = found
-    messages = shown.messages or [HumanMessage("(a call of a tool)", id=str(uuid4()))]
-    place = Place(room_id=shown.room_id, messages=messages, is_private=shown.is_private, config=config)
-    return _Caller(memory=memory, entity_id=shown.entity_id, place=place, shown=shown)
+    return _Caller(memory=memory, shown=shown, config=config)
 
 
 _Work = tuple[_Caller | None, Callable[[_Caller], Coroutine[Any, Any, str]]]

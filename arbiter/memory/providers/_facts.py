@@ -19,7 +19,7 @@ from arbiter.memory.facts import FactStore
 from arbiter.memory.facts._rules import weight
 from arbiter.memory.providers._composing import ProviderResult, one_line
 from arbiter.memory.providers._provider import Provider, ProviderContext, ProvidingCycle
-from arbiter.memory.stores import Entry, MemoryStore, Namespace, namespace
+from arbiter.memory.stores import MemoryStore, Namespace, namespace
 
 PEOPLE = 4
 """Other people with facts in one call."""
@@ -122,9 +122,10 @@ class FactsProvider(Provider):
         wanted = list(chosen)
         while wanted:
             entries = await store.alinked(places, "refines", wanted)
-            finer = [fact for fact in _shown(entries, ctx, now) if fact.id not in found]
-            found |= {fact.id: fact for fact in finer}
-            wanted = [fact.id for fact in finer]
+            facts = readable(Fact, (entry.value for entry in entries))
+            finer = {fact.id: fact for fact in facts if _fits(fact, ctx, now) and fact.id not in found}
+            found |= finer
+            wanted = list(finer)
         return list(found.values())
 
     def _ranked(self, facts: Iterable[Fact], now: datetime) -> list[Fact]:
@@ -166,10 +167,6 @@ def may_be_shown(fact: Fact, ctx: ProviderContext) -> bool:
     return ctx.entity_id == fact.subject and (
         fact.provenance != "third_party" or ctx.room_id in fact.room_ids
     )
-
-
-def _shown(entries: Iterable[Entry], ctx: ProviderContext, now: datetime) -> list[Fact]:
-    return [fact for fact in readable(Fact, (entry.value for entry in entries)) if _fits(fact, ctx, now)]
 
 
 def _fits(fact: Fact, ctx: ProviderContext, now: datetime) -> bool:
