@@ -337,13 +337,23 @@ async def hangs(*given: Any) -> Any:
     await asyncio.sleep(60)
 
 
+def leaves(*given: Any) -> Any:
+    raise SystemExit(3)
+
+
 def _halfway(*given: Any) -> Any:
     yield "A"
     raise LookupError("secret-1")
 
 
 @pytest.mark.parametrize(
-    ("selector", "error"), [(raises, "LookupError"), (_halfway, "LookupError"), (hangs, "TimeoutError")]
+    ("selector", "error"),
+    [
+        (raises, "LookupError"),
+        (_halfway, "LookupError"),
+        (hangs, "TimeoutError"),
+        (leaves, "SystemExit"),
+    ],
 )
 def test_callable_that_raises_or_hangs_has_failed(selector: Any, error: str) -> None:
     selection = selected(selector, context(), A, B, timeout_s=0.1)
