@@ -253,8 +253,7 @@ class EvalContext:
         unknown = [name for name in names if name and resolve(name, self.entities) is None]
         if self.store is not None and unknown:
             known = {entity.id for entity in self.entities}
-            registered = Entities(self.store, self.agent_id)
-            found = {**await registered.get(unknown), **{e.id: e for e in await registered.named(unknown)}}
+            found = await Entities(self.store, self.agent_id).meant(unknown, unknown)
             self.entities = (*self.entities, *(each for id, each in found.items() if id not in known))
 
     def name_of(self, entity_id: str) -> str:

@@ -807,15 +807,13 @@ class EvaluationCycle(EvaluatorGroup):
         ids = {id for id in (self.agent_id, place.entity_id, *speakers) if id is not None}
         last = Shown(window(messages, 2 * self.conversation_length))
         try:
-            registered = Entities(store, self.agent_id)
-            found = await registered.get(sorted(ids))
             # The newest first: a very long conversation has more words than are looked up.
             texts = (part for message in reversed(last) for part in (message.name or "", text_of(message)))
-            mentioned = await registered.named(texts)
+            found = await Entities(store, self.agent_id).meant(sorted(ids), texts)
         except Exception as exc:
             _log.warning("registered entities could not be read: %s", type(exc).__name__)
             return self.entities
-        return (*self.entities, *found.values(), *(each for each in mentioned if each.id not in found))
+        return (*self.entities, *found.values())
 
     def _store_of(self, runtime: Any) -> MemoryStore | None:
         store = self.store or (None if runtime is None else runtime.store)

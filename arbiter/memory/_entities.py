@@ -209,6 +209,10 @@ class Entities:
         found = {id: Entity.read(value) for id, value in values.items()}
         return {id: entity for id, entity in found.items() if entity is not None}
 
+    async def meant(self, ids: Iterable[str], texts: Iterable[str]) -> dict[str, Entity]:
+        """The registered entities with these ids, and those `named` in these texts, by id."""
+        return {**await self.get(ids), **{entity.id: entity for entity in await self.named(texts)}}
+
     async def named(self, texts: Iterable[str]) -> list[Entity]:
         """The registered entities whose names, or whole words of them, are in these texts, at most 32.
 

@@ -206,13 +206,8 @@ class Quiet:
 
     def _add(self, held: Held) -> None:
         self._rooms[held.ctx.room_id] = held
-        if len(self._rooms) > MOST_WAITING:
-            self._give_up_one()
-
-    def _next(self) -> Held | None:
-        return min(self._rooms.values(), key=attrgetter("due"), default=None)
-
-    def _give_up_one(self) -> None:
+        if len(self._rooms) <= MOST_WAITING:
+            return
         self._rooms.popitem(last=False)
         self._given_up += 1
         if self._given_up == 1 and self.after_s is not None:
@@ -221,6 +216,9 @@ class Quiet:
                 "A faster evaluator_model or a shorter after_idle_s helps.",
                 MOST_WAITING,
             )
+
+    def _next(self) -> Held | None:
+        return min(self._rooms.values(), key=attrgetter("due"), default=None)
 
     def _set_timer(self) -> None:
         if self._timer is not None:

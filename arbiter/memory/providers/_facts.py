@@ -249,10 +249,8 @@ def _is_public(fact: Fact) -> bool:
 async def _others(ctx: ProviderContext) -> list[Entity]:
     """People named in the last messages, then those who take part, the latest speaker first."""
     last = window(ctx.messages, LOOKED_AT)
-    entities = Entities(ctx.needed_store(), ctx.agent_id)
     speakers = [speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id) for part in last]
-    registered = {each.id: each for each in await entities.named([ctx.query])}
-    registered |= await entities.get(dict.fromkeys(speakers))
+    registered = await Entities(ctx.needed_store(), ctx.agent_id).meant(speakers, [ctx.query])
     known = participants(
         last,
         agent_id=ctx.agent_id,
