@@ -158,6 +158,7 @@ class Provider(Advisor):
         return None if asked is None else self._said(await section_of(self, asked[0]), asked[1])
 
     def compose(self, parts: Sequence[Any]) -> str | None:
+        """The block of all sections; None if it is empty."""
         sections = [part for part in parts if isinstance(part, Section)]
         limits = [section.max_chars for section in sections if section.max_chars is not None]
         return compose_sections(sections, min(limits, default=MAX_CHARS)).text or None
