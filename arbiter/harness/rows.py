@@ -86,7 +86,7 @@ class Row:
     @cached_property
     def mean(self) -> float | None:
         """The mean over the cases, or clusters; None if nothing was scored."""
-        return fmean(self.units.values()) if self.units else None
+        return self._spread.mean if self.n > 1 else next(iter(self.units.values()), None)
 
     @cached_property
     def sd(self) -> float | None:

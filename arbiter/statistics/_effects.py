@@ -23,7 +23,7 @@ def cohen_d(first: Iterable[Number], second: Iterable[Number]) -> float:
     """
     a = moments(floats("cohen_d", "first", first, least=2))
     b = moments(floats("cohen_d", "second", second, least=2))
-    pooled = math.sqrt(((a.n - 1) * a.variance + (b.n - 1) * b.variance) / (a.n + b.n - 2))
+    pooled = math.hypot(math.sqrt(a.n - 1) * a.sd, math.sqrt(b.n - 1) * b.sd) / math.sqrt(a.n + b.n - 2)
     difference = a.mean - b.mean
     if pooled:
         return difference / pooled

@@ -21,25 +21,33 @@ class Interval(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Size, mean and variance (with n - 1) of some values. One value has the variance 0."""
+    """Size, mean and standard deviation (with n - 1) of some values. One value has the sd 0."""
 
     n: int
     mean: float
-    variance: float
+    sd: float
 
     @property
-    def sd(self) -> float:
-        return math.sqrt(self.variance)
+    def variance(self) -> float:
+        return self.sd * self.sd
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean."""
+        return self.sd / math.sqrt(self.n)
 
 
 def moments(values: tuple[float, ...]) -> Moments:
-    n = len(values)
-    if min(values) == max(values):
-        return Moments(
-            n, values[0], 0.0
-        )  # the mean of equal values can be off by a bit, and then they "vary"
-    mean = math.fsum(values) / n
-    return Moments(n, mean, math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    n, low, high = len(values), min(values), max(values)
+    if low == high:
+        return Moments(n, low, 0.0)  # the mean of equal values can be off by a bit, and then they "vary"
+    # In units of a power of two, which changes no digit: sums and squares of very large or very small values would
+    # leave the range of a float. An sd that does so itself is infinite.
+    _, unit = math.frexp(max(abs(low), abs(high)))
+    parts = [math.ldexp(value, -unit) for value in values]
+    mean = math.fsum(parts) / n
+    sd = math.sqrt(math.fsum((part - mean) ** 2 for part in parts) / (n - 1))
+    return Moments(n, math.ldexp(mean, unit), 2 * math.ldexp(sd / 2, unit))
 
 
 def listed(function: str, parameter: str, values: Any, members: str) -> tuple[Any, ...]:

@@ -78,12 +78,13 @@ def welch(
     """
     a = moments(floats("welch", "first", first, least=2))
     b = moments(floats("welch", "second", second, least=2))
-    se2 = a.variance / a.n + b.variance / b.n
-    if se2 > 0:
-        df = se2**2 / ((a.variance / a.n) ** 2 / (a.n - 1) + (b.variance / b.n) ** 2 / (b.n - 1))
+    se = math.hypot(a.error, b.error)
+    if se:
+        share = (a.error / se) ** 2
+        df = 1 / (share**2 / (a.n - 1) + (1 - share) ** 2 / (b.n - 1))
     else:
         df = float(a.n + b.n - 2)
-    t, p, interval = _t_test("welch", a.mean - b.mean, math.sqrt(se2), df, alternative, confidence)
+    t, p, interval = _t_test("welch", a.mean - b.mean, se, df, alternative, confidence)
     return WelchTest(difference=a.mean - b.mean, t=t, df=df, p=p, interval=interval)
 
 
@@ -99,8 +100,7 @@ def paired(
     0 if they are all 0. (Student 1908, Biometrika 6.)
     """
     found = moments(floats("paired", "differences", differences, least=2))
-    se = found.sd / math.sqrt(found.n)
-    t, p, interval = _t_test("paired", found.mean, se, found.n - 1, alternative, confidence)
+    t, p, interval = _t_test("paired", found.mean, found.error, found.n - 1, alternative, confidence)
     return PairedTest(n=found.n, mean=found.mean, sd=found.sd, t=t, p=p, interval=interval)
 
 

@@ -443,3 +443,19 @@ def test_bad_input_says_what_was_expected(message: str) -> None:
     with pytest.raises(ParameterError) as caught:
         BAD[message]()
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-160, 1e160, 1e300])
+def test_the_size_of_the_numbers_changes_no_test(unit: float) -> None:
+    """Squares of such numbers are not in the range of a float."""
+    first, second = [1.0, 2.0, 4.0], [3.0, 5.0, 4.5, 7.0]
+    small, large = (
+        (welch([x * u for x in first], [x * u for x in second]), paired([x * u for x in first]))
+        for u in (1.0, unit)
+    )
+    for one, other in zip(small, large, strict=True):
+        assert (other.t, other.p) == pytest.approx((one.t, one.p), rel=1e-9)
+        assert other.interval == pytest.approx([end * unit for end in one.interval], rel=1e-9, abs=0)
+    d = cohen_d(first, second)
+    assert cohen_d([x * unit for x in first], [x * unit for x in second]) == pytest.approx(d, rel=1e-9)
+    assert paired([1e308, -1e308]).t == 0
