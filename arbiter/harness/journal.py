@@ -49,6 +49,7 @@ __all__ = [
     "run_folder",
     "runs_in",
     "runs_of",
+    "state_without_end",
     "summary_of",
 ]
 
@@ -498,6 +499,23 @@ def _locked(folder: Path) -> IO[str]:
     return guard
 
 
+def state_without_end(folder: Path) -> str:
+    """The state of a run whose journal has no end: "running" or "killed"; on Windows, where runs have no lock,
+    "running or killed"."""
+    try:
+        import fcntl
+
+        with (folder / "lock").open() as guard:
+            fcntl.flock(guard, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except ImportError:
+        return "running or killed"
+    except BlockingIOError:
+        return "running"
+    except OSError:  # no lock, or a folder system without locks
+        pass
+    return "killed"
+
+
 # Finding ------------------------------------------------------------------------------------------
 
 
@@ -519,7 +537,7 @@ def summary_of(folder: Path) -> Summary:
 
     Raises `ConfigurationError` for files that cannot be read.
     """
-    path = folder / "journal.jsonl"
+    path, state = folder / "journal.jsonl", state_without_end(folder)
     first, last = _ends(path)
     begun, end = _parsed(first, path, 1), _end_in(last)
     if end is not None:
@@ -528,7 +546,7 @@ def summary_of(folder: Path) -> Summary:
         cases = [
             _parsed(raw, path, n) for n, raw in enumerate(_lines(path), 1) if b'"kind":"case"' in raw[:200]
         ]
-        done, state = len({(line["case"], line["repeat"]) for line in cases}), "running or killed"
+        done = len({(line["case"], line["repeat"]) for line in cases})
     return Summary(
         suite=begun.get("suite", ""),
         target=begun.get("target", ""),

@@ -199,8 +199,27 @@ def test_a_list_reads_the_ends_of_journals_alone(project: Path) -> None:
     killed.mkdir()
     (killed / "journal.jsonl").write_bytes(b"".join(whole[:10])[:-3])
     assert summary_of(killed) == Summary(
-        suite="numbers", target="function answer", done=2, total=5, state="running or killed"
+        suite="numbers", target="function answer", done=2, total=5, state="killed"
     )
+
+
+def test_a_run_that_goes_on_is_not_called_interrupted() -> None:
+    seen: list[tuple[Report, Summary]] = []
+
+    def looks(given: int) -> str:
+        seen.append((load_report(run_folder("last")), summary_of(run_folder("last"))))
+        return answer(given)
+
+    report = SUITE.run(looks)
+    running, summary = seen[-1]
+    assert (len(running.results), running.stopped, summary.state) == (
+        len(report.results) - 1,
+        "running",
+        "running",
+    )
+    assert running.comparison.undecided[0] == "the run is still running"
+    assert "still running" in running.rendered("markdown")
+    assert load_report(run_folder("last")).stopped is None
 
 
 def test_a_broken_line_is_named() -> None:

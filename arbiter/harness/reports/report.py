@@ -20,7 +20,7 @@ from arbiter.harness.cases import Case
 from arbiter.harness.comparisons import Comparison, RegressionError, RowComparison
 from arbiter.harness.gate import GateSettings, RegressionGate, default_settings
 from arbiter.harness.identity import Identity, Measurement
-from arbiter.harness.journal import Written, score_to_dict
+from arbiter.harness.journal import Written, score_to_dict, state_without_end
 from arbiter.harness.measures import Measure, labels_of, rows_of
 from arbiter.harness.reports.agents import agents_to_dict
 from arbiter.harness.results import CaseResult
@@ -37,6 +37,7 @@ FORMAT = 1
 _AT_ONCE = 100
 _UNFINISHED = {
     "interrupted": "the run was interrupted",
+    "running": "the run is still running",
     "stuck": "the target or a scorer does not return: as many calls were left behind as there are workers",
     "run_timeout": "the time of the run is over",
 }
@@ -46,7 +47,8 @@ _UNFINISHED = {
 class Report:
     """The results of a run, in the order of the suite.
 
-    `stopped` says why the run ended early: "interrupted", "stuck", "budget" or "run_timeout"; None if it did not.
+    `stopped` says why the run ended early: "interrupted", "stuck", "budget" or "run_timeout"; None if it did not. A
+    report that is read while its run goes on has "running".
     `reached` names the limit of the budget.
     `left_behind` counts calls of sync functions that were late and could not be stopped. `sessions` counts the
     processes that the run took. `unfinished` has the usage of each case that is not done, by purse and model.
@@ -332,9 +334,10 @@ def report_of(
 
 def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) -> Report:
     """The report of a run from its files, compared with its baseline or with another."""
+    state = state_without_end(folder)  # before it is read: it may end meanwhile
     written = Written.read(folder)
     gate = GateSettings(**written.head["gate"])
-    end = written.end or {"stopped": "interrupted", "left_behind": 0}
+    end = written.end or {"stopped": "running" if state == "running" else "interrupted", "left_behind": 0}
     cases = [Case(**case) for case in written.head["cases"]]
     if isinstance(baseline, str | Path):
         baseline = read_baseline(baseline, cases)

@@ -45,7 +45,7 @@ def head(report: Report) -> list[str]:
     if report.sessions > 1:
         parts.append(f"{report.sessions} sessions")
     if report.stopped is not None:
-        parts.append(f"stopped: {report.stopped}")
+        parts.append("still running" if report.stopped == "running" else f"stopped: {report.stopped}")
     return parts
 
 
