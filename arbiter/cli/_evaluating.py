@@ -42,6 +42,7 @@ from arbiter.harness.results import COMPLETED, EXPECT
 from arbiter.harness.running import Session
 from arbiter.harness.runs import Run
 from arbiter.harness.suites import Mode, Suite
+from arbiter.harness.usage import cost_text
 from arbiter.models import visible
 
 FORMATS = {"table": "", "json": "", "md": "markdown", "html": "page", "junit": "junit"}
@@ -372,7 +373,7 @@ class Progress:
             parts.append(
                 f"{spent.tokens / 1000:,.0f}k tokens" if spent.tokens >= 1000 else f"{spent.tokens} tokens"
             )
-            parts.append("cost unknown" if spent.usd is None else f"${spent.usd:.2f}")
+            parts.append("cost unknown" if spent.usd is None else cost_text(spent))
         if 0 < done < session.total:
             left = (time.monotonic() - self.begun) / done * (session.total - done)
             parts.append(f"{int(left // 3600)}:{int(left // 60 % 60):02}:{int(left % 60):02} left")

@@ -30,6 +30,7 @@ __all__ = [
     "Spent",
     "Usage",
     "UsageCallback",
+    "cost_text",
     "count_here",
     "count_no_more",
     "purse_of",
@@ -84,6 +85,15 @@ class Spent:
     def unanswered(cls, calls: int) -> Spent:
         """Calls that were running when their process ended."""
         return cls(calls=calls, unknown_calls=calls)
+
+
+def cost_text(spent: Spent) -> str:
+    """The dollars of an amount as people read them; with calls of unknown cost, a lower bound."""
+    if spent.usd is None:
+        return "unknown"
+    if spent.unknown_calls:
+        return f"≥ ${spent.usd:.2f}"
+    return "<$0.01" if 0 < spent.usd < 0.005 else f"${spent.usd:.2f}"
 
 
 NOTHING = Spent()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
+from arbiter.harness import Case, Suite
 from arbiter.harness.usage import Spent, Usage
 from tests.scripted import EndpointError, Scripted, usage
 from tests.support import MODES
@@ -97,3 +99,14 @@ def test_earlier_sessions_of_a_run_are_counted_with_it(tokens: Any) -> None:
     after.restore("a", kept)
     assert after.of("a") == before.of("a")
     assert after.total == before.total
+
+
+def test_a_cost_below_half_a_cent_is_not_printed_as_nothing() -> None:
+    """Cents are printed as before."""
+    graph = calling(says("a", usage(10, 2), "gpt-4o-mini"))
+    report = Suite("cheap", [Case("a", {"messages": []})]).run(graph, folder=None)
+    assert 0 < (report.usage["target"].usd or 0) < 0.005
+    assert "cost <$0.01" in report.rendered("markdown").replace("\\", "")
+    graph = calling(says("a", usage(10, 2), "gpt-4o-mini"), says("b", usage(300_000, 0), "gpt-4o-mini"))
+    report = Suite("priced", [Case("a", {"messages": []})]).run(graph, folder=None)
+    assert re.search(r"cost \$0\.0[1-9]", report.rendered("markdown").replace("\\", ""))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import fsum, isfinite
+from math import isfinite
 from shlex import quote
 
 from arbiter.harness.agents import is_agent
@@ -13,7 +13,7 @@ from arbiter.harness.reports.report import Report
 from arbiter.harness.results import CaseResult
 from arbiter.harness.rows import Row
 from arbiter.harness.scores import SHARE
-from arbiter.harness.usage import Spent
+from arbiter.harness.usage import NOTHING, Spent, cost_text
 from arbiter.models import visible
 from arbiter.statistics import half_up, p_text
 
@@ -228,11 +228,7 @@ def not_judged(report: Report) -> str:
 def spending(report: Report) -> str:
     """The tokens by purse, and the cost, on one line."""
     purses = " · ".join(_spent(purse, spent) for purse, spent in report.usage.items())
-    dollars = [spent.usd for spent in report.usage.values()]
-    known = [amount for amount in dollars if amount is not None]
-    if len(known) < len(dollars):
-        return f"{purses}   cost unknown"
-    return f"{purses}   cost {'≥ ' if report.unknown_calls else ''}${fsum(known):.2f}"
+    return f"{purses}   cost {cost_text(sum(report.usage.values(), NOTHING))}"
 
 
 def _spent(purse: str, spent: Spent) -> str:
