@@ -12,12 +12,21 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from arbiter._constitution.documents import Bounds, Document, PackModel, explain, path_of, read_document
+from arbiter._constitution.documents import (
+    Bounds,
+    Document,
+    PackModel,
+    Place,
+    explain,
+    path_of,
+    read_document,
+)
 from arbiter.errors import ConfigurationError, PackError, PackMistake, nearest
 from arbiter.harness.canonical import is_list, is_mapping
-from arbiter.harness.cases import MAX_DEPTH, Case, Expect
+from arbiter.harness.cases import MAX_DEPTH, Case, Expect, same_cases
+from arbiter.harness.expectations import broken, unmakeable
 
-__all__ = ["BOUNDS", "CaseEntry", "case_of", "load_cases", "load_outputs"]
+__all__ = ["BOUNDS", "CaseEntry", "case_of", "load_cases", "load_outputs", "mistakes_in"]
 
 BOUNDS = Bounds(bytes=64 * 2**20, depth=MAX_DEPTH + 5, values=20_000_000)
 """The size of a file with cases: an input may be `MAX_DEPTH` deep."""
@@ -59,6 +68,11 @@ def load_cases(path: str | Path) -> list[Case]:
     if not count and not mistakes:
         mistakes.append(PackMistake(str(path), 1, "", "the file has no cases"))
     if mistakes:
+        for case, said in (
+            *same_cases(cases),
+            *unmakeable(cases),
+        ):  # those of sound cases are found by the suite
+            mistakes.append(PackMistake(str(path), int(case.source.rpartition(":")[2]), "", said))
         raise PackError(sorted(mistakes, key=lambda mistake: mistake.line))
     return cases
 
@@ -68,12 +82,21 @@ def _checked(data: Any, at: PackMistake) -> Case:
         entry = CaseEntry.model_validate(data)
     except ValidationError as error:
         raise PackError(
-            [
-                PackMistake(at.file, at.line, path_of(place), said)
-                for place, said in explain(CaseEntry, data, error)
-            ]
+            [PackMistake(at.file, at.line, path_of(place), said) for place, said in mistakes_in(data, error)]
         ) from None
     return case_of(entry, at)
+
+
+def mistakes_in(data: Any, error: ValidationError) -> Iterator[tuple[Place, str]]:
+    """The mistakes in the data of a case, by place, also those in expectations that can be read."""
+    found = list(explain(CaseEntry, data, error))
+    yield from found
+    wrong = {place[:2] for place, _ in found}
+    expect: Any = data.get("expect") if is_mapping(data) else None
+    if is_mapping(expect) and ("expect",) not in wrong:
+        sound = {key: value for key, value in expect.items() if ("expect", key) not in wrong}
+        for key, said in broken(Expect.model_validate(sound)):
+            yield ("expect", key), said
 
 
 def case_of(entry: CaseEntry, at: PackMistake) -> Case:
@@ -92,7 +115,8 @@ def case_of(entry: CaseEntry, at: PackMistake) -> Case:
         )
     except ConfigurationError as error:
         said = str(error).removeprefix(f"{at.file}:{at.line}: ")
-        raise PackError([PackMistake(at.file, at.line, at.path, said)]) from None
+        more = [f"expect.{key}: {why}" for key, why in broken(entry.expect or Expect())]
+        raise PackError([PackMistake(at.file, at.line, at.path, each) for each in (said, *more)]) from None
 
 
 _Read = Iterator[tuple[int, Any]]

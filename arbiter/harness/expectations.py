@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import jsonschema
@@ -12,12 +12,12 @@ from jsonschema.validators import validator_for
 from arbiter._conditions import Condition
 from arbiter._values.copies import jsonable
 from arbiter.errors import ConditionError, ConfigurationError, nearest
-from arbiter.harness.cases import Case
+from arbiter.harness.cases import Case, Expect
 from arbiter.harness.results import CaseRun
 from arbiter.harness.scores import Score
 from arbiter.harness.trajectories import chosen, mismatch, node_steps, problem_in, tool_steps
 
-__all__ = ["ABOUT_OUTPUT", "Check", "Expectations", "check_for", "ended_as_expected", "unmakeable"]
+__all__ = ["ABOUT_OUTPUT", "Check", "Expectations", "broken", "check_for", "ended_as_expected", "unmakeable"]
 
 Check: TypeAlias = Callable[[CaseRun], str | None]
 VARIABLES = ("input", "output", "expected", "duration", "tokens")
@@ -37,6 +37,15 @@ def unmakeable(cases: Iterable[Case]) -> list[tuple[Case, str]]:
         for case in cases
         for said in expectations.mistakes([case])
     ]
+
+
+def broken(expect: Expect) -> Iterator[tuple[str, str]]:
+    """The keys of an `expect` that no target could meet, each with the reason."""
+    for key, value in expect.given.items():
+        try:
+            check_for(key, value)
+        except ConfigurationError as error:
+            yield key, str(error)
 
 
 class Expectations:

@@ -33,7 +33,15 @@ from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.agents import Agent, Agents
 from arbiter.harness.cache import CacheMode
 from arbiter.harness.canonical import is_mapping
-from arbiter.harness.case_files import BOUNDS, CaseEntry, case_of, load_cases, load_outputs, unquoted
+from arbiter.harness.case_files import (
+    BOUNDS,
+    CaseEntry,
+    case_of,
+    load_cases,
+    load_outputs,
+    mistakes_in,
+    unquoted,
+)
 from arbiter.harness.cases import Case, same_cases
 from arbiter.harness.dimensions import OF_CHANNELS
 from arbiter.harness.expectations import unmakeable
@@ -302,7 +310,8 @@ class _Loader:
             try:
                 entry = model.model_validate(data)
             except ValidationError as error:
-                self.explain(place, model, data, error)
+                found = explain(model, data, error) if model is FromEntry else mistakes_in(data, error)
+                self.mistakes += [self.document.mistake((*place, *where), said) for where, said in found]
                 continue
             try:
                 if isinstance(entry, FromEntry):

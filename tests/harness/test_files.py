@@ -383,6 +383,27 @@ def test_all_mistakes_of_a_scorer_and_of_a_case_are_reported(project: Path) -> N
     ]
 
 
+@pytest.mark.parametrize("where", ["suite", "file"])
+def test_a_wrong_type_hides_no_expectation_that_cannot_be_met(project: Path, where: str) -> None:
+    """Neither of its own case, nor of the others in the file."""
+    cases = [
+        '{"input": 1, "repeats": 0, "expect": {"matches": "(", "condition": "outptu", "max_tokens": "x"}}',
+        '{"id": "a", "input": 2, "expect": {"matches": "["}}',
+        '{"id": "a", "input": 3}',
+    ]
+    (project / "cases.jsonl").write_text("\n".join(cases))
+    listed = "".join(f"  - {case}\n" for case in (["{from: cases.jsonl}"] if where == "file" else cases))
+    (project / "suite.yaml").write_text(f"suite: x\ntarget: {{function: app.py:answer}}\ncases:\n{listed}")
+    with pytest.raises(PackError) as caught:
+        load_suite("suite.yaml")
+    first = 1 if where == "file" else 4
+    found = [(mistake.line - first, str(mistake)) for mistake in caught.value.mistakes]
+    words = [(0, "repeats"), (0, "matches"), (0, "outptu"), (0, "max_tokens"), (1, "matches"), (2, "id 'a'")]
+    assert len(found) == len(words)
+    for line, word in words:
+        assert any(at == line and word in said for at, said in found), (line, word, found)
+
+
 @pytest.mark.parametrize(
     ("target", "said"),
     [
