@@ -33,7 +33,7 @@ from arbiter.harness.baselines import Baseline
 from arbiter.harness.cases import Case, Selection
 from arbiter.harness.comparisons import RowComparison
 from arbiter.harness.files import SCHEMA, load_suite, suite_schema
-from arbiter.harness.gate import NEVER_GATED, covers
+from arbiter.harness.gate import covers
 from arbiter.harness.journal import plain_fields, run_folder, runs_in, runs_of, summary_of
 from arbiter.harness.planning import plan
 from arbiter.harness.recordings import Recordings
@@ -187,15 +187,14 @@ def _prepared(file: str, suite: Suite, progress: Progress, options: Options) -> 
         if (told := _of_suite(file, error)) == str(error):
             raise
         raise ConfigurationError(told) from error
-    return run if options.dimensions is None or run.gate.rows is not None else _with_gated_rows(run, suite)
+    return run if options.dimensions is None or run.gate.rows is not None else _with_gated_rows(run)
 
 
-def _with_gated_rows(run: Run, suite: Suite) -> Run:
+def _with_gated_rows(run: Run) -> Run:
     """The run, which gates what it measures: its baseline may have dimensions that were not asked for."""
-    evaluators = [each.name for each in run.session.target.evaluators if all(map(math.isfinite, each.scale))]
-    scorers = [each.name for each in suite.judges if getattr(each.given, "dimension", "") not in NEVER_GATED]
-    expected = [EXPECT] if any(case.expect is not None for case in suite.cases) else []
-    gate = replace(run.gate, rows=[*evaluators, *scorers, *expected, COMPLETED])
+    measured = [each["name"] for each in run.head["measures"] if None not in each["scale"]]  # no counts
+    expected = [EXPECT] * (sum(bool(case.assertions) for case in run.session.cases) > 1)
+    gate = replace(run.gate, rows=[*measured, *expected, COMPLETED])
     return replace(run, gate=gate, head={**run.head, "gate": plain_fields(gate)})
 
 

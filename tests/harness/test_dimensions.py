@@ -169,6 +169,7 @@ def test_a_run_of_some_dimensions_gates_the_evaluators_of_the_graph_too(
     suite["target"] = {**suite["target"], "constitution": "."}
     suite["scorers"] = [suite["scorers"][0], suite["scorers"][2]]
     suite["cases"] = [{"id": f"c{n}", "input": {"question": f"Why {n}?"}} for n in range(12)]
+    suite["cases"][0]["expect"] = {"completes": True}  # of one case alone, which makes no row
     write_suite(suite)
     assert Said("baseline", "suite.yaml").code == 0
     assert Said("run", "suite.yaml", "--dimensions", "adherence").code == 0
