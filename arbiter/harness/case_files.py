@@ -115,7 +115,7 @@ def case_of(entry: CaseEntry, at: PackMistake) -> Case:
         )
     except ConfigurationError as error:
         said = str(error).removeprefix(f"{at.file}:{at.line}: ")
-        more = [f"expect.{key}: {why}" for key, why in broken(entry.expect or Expect())]
+        more = [f"expect.{key}: {why}" for key, why in broken(entry.expect)]
         raise PackError([PackMistake(at.file, at.line, at.path, each) for each in (said, *more)]) from None
 
 

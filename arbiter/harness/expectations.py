@@ -39,9 +39,9 @@ def unmakeable(cases: Iterable[Case]) -> list[tuple[Case, str]]:
     ]
 
 
-def broken(expect: Expect) -> Iterator[tuple[str, str]]:
+def broken(expect: Expect | None) -> Iterator[tuple[str, str]]:
     """The keys of an `expect` that no target could meet, each with the reason."""
-    for key, value in expect.given.items():
+    for key, value in () if expect is None else expect.given.items():
         try:
             check_for(key, value)
         except ConfigurationError as error:

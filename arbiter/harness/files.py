@@ -7,6 +7,7 @@ All mistakes of all files are reported at once, each with its file and line, in 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -58,6 +59,7 @@ from arbiter.personas import Persona
 __all__ = ["SCHEMA", "load_suite", "suite_schema"]
 
 SCHEMA = "suite.schema.json"
+_log = logging.getLogger("arbiter.harness")
 
 
 # The models of a file -----------------------------------------------------------------------------
@@ -281,6 +283,7 @@ class _Loader:
         self.mistakes += [PackMistake(*_place_of(case), "", said) for case, said in same_cases(cases)]
         self.mistakes += [PackMistake(*_place_of(case), "", said) for case, said in unmakeable(cases)]
         if not self.mistakes:
+            self.report_unused()
             try:
                 return Suite(
                     self.file.suite,
@@ -298,6 +301,21 @@ class _Loader:
             except ConfigurationError as error:
                 self.mistakes.append(self.document.mistake((), str(error)))
         raise PackError(self.mistakes)
+
+    def report_unused(self) -> None:
+        """Name the models that nothing in the file uses. The rules of a constitution may, which are read with the
+        target."""
+        if self.file.target is not None and self.file.target.constitution is not None:
+            return
+        named = set(_texts([self.file.scorers, self.file.evaluators]))
+        if unused := [name for name in self.models if name not in named]:
+            _log.warning(
+                "%s: models: no scorer or evaluator uses %s.%s Correct the name, or leave it out. "
+                "(This is reported once.)",
+                self.document.file,
+                ", ".join(map(repr, unused)),
+                nearest(unused[0], named),
+            )
 
     def cases(self) -> Iterator[Case]:
         is_of_agents = self.file.target is not None and self.file.target.agents is not None
@@ -519,6 +537,15 @@ def _messages(where: str) -> Messages:
     if where.startswith(_LEDGER):
         return LedgerMessages(where.removeprefix(_LEDGER))
     return StoreMessages(where) if "://" in where else JsonlMessages(where)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in the data of a file."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if is_mapping(value) else value:
+            yield from _texts(part)
 
 
 def _place_of(case: Case) -> tuple[str, int]:

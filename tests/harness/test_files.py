@@ -16,6 +16,7 @@ from arbiter.errors import PackError
 from arbiter.harness import Case, load_suite
 from arbiter.harness.case_files import load_cases
 from arbiter.harness.files import suite_schema
+from tests.scripted import Scripted
 
 APP = """
 from typing import TypedDict
@@ -381,6 +382,18 @@ def test_all_mistakes_of_a_scorer_and_of_a_case_are_reported(project: Path) -> N
         (6, "repeats"),
         (6, "tag"),
     ]
+
+
+def test_a_model_that_nothing_uses_is_reported(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (project / "suite.yaml").write_text(
+        "suite: x\ntarget: {function: app.py:answer}\ncases: [{input: 1}]\nmodels: {grader: a:b, graderr: a:b}\n"
+        "scorers: [{name: good, use: judge, rubric: Is it good, judge: grader}]\n"
+    )
+    load_suite("suite.yaml", models={"grader": Scripted(answers=[])})
+    (said,) = caplog.messages
+    assert said.startswith(
+        "suite.yaml: models: no scorer or evaluator uses 'graderr'. Did you mean 'grader'? Correct the name"
+    )
 
 
 @pytest.mark.parametrize("where", ["suite", "file"])

@@ -449,13 +449,14 @@ def test_bad_input_says_what_was_expected(message: str) -> None:
 def test_the_size_of_the_numbers_changes_no_test(unit: float) -> None:
     """Squares of such numbers are not in the range of a float."""
     first, second = [1.0, 2.0, 4.0], [3.0, 5.0, 4.5, 7.0]
-    small, large = (
-        (welch([x * u for x in first], [x * u for x in second]), paired([x * u for x in first]))
-        for u in (1.0, unit)
+    wide_first, wide_second = [x * unit for x in first], [x * unit for x in second]
+    one, other = welch(first, second), welch(wide_first, wide_second)
+    assert (other.t, other.df, other.p) == pytest.approx((one.t, one.df, one.p), rel=1e-9)
+    assert tuple(other.interval) == pytest.approx([end * unit for end in one.interval], rel=1e-9, abs=0)
+    before, after = paired(first), paired(wide_first)
+    assert (after.t, after.p, after.sd) == pytest.approx(
+        (before.t, before.p, before.sd * unit), rel=1e-9, abs=0
     )
-    for one, other in zip(small, large, strict=True):
-        assert (other.t, other.p) == pytest.approx((one.t, one.p), rel=1e-9)
-        assert other.interval == pytest.approx([end * unit for end in one.interval], rel=1e-9, abs=0)
     d = cohen_d(first, second)
-    assert cohen_d([x * unit for x in first], [x * unit for x in second]) == pytest.approx(d, rel=1e-9)
+    assert cohen_d(wide_first, wide_second) == pytest.approx(d, rel=1e-9)
     assert paired([1e308, -1e308]).t == 0
