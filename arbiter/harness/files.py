@@ -33,7 +33,7 @@ from arbiter.errors import ArbiterError, ConfigurationError, PackError, PackMist
 from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.agents import Agent, Agents
 from arbiter.harness.cache import CacheMode
-from arbiter.harness.canonical import is_mapping
+from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.case_files import (
     BOUNDS,
     CaseEntry,
@@ -543,8 +543,10 @@ def _texts(value: Any) -> Iterator[str]:
     """All texts in the data of a file."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict | list):
-        for part in value.values() if is_mapping(value) else value:
+    elif is_mapping(value):
+        yield from _texts(list(value.values()))
+    elif is_list(value):
+        for part in value:
             yield from _texts(part)
 
 

@@ -168,8 +168,9 @@ def test_a_run_of_some_dimensions_gates_the_evaluators_of_the_graph_too(
     suite: dict[str, Any] = {**SUITE, "gate": {"baseline": "base.json"}}
     suite["target"] = {**suite["target"], "constitution": "."}
     suite["scorers"] = [suite["scorers"][0], suite["scorers"][2]]
-    suite["cases"] = [{"id": f"c{n}", "input": {"question": f"Why {n}?"}} for n in range(12)]
-    suite["cases"][0]["expect"] = {"completes": True}  # of one case alone, which makes no row
+    cases: list[Any] = [{"id": f"c{n}", "input": {"question": f"Why {n}?"}} for n in range(12)]
+    cases[0]["expect"] = {"completes": True}  # of one case alone, which makes no row
+    suite["cases"] = cases
     write_suite(suite)
     assert Said("baseline", "suite.yaml").code == 0
     assert Said("run", "suite.yaml", "--dimensions", "adherence").code == 0
