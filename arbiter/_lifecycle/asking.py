@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from langgraph.errors import GraphBubbleUp
 
-from arbiter._lifecycle.logs import log
-from arbiter._lifecycle.outcomes import denied
+from arbiter._lifecycle.outcomes import denied, log
 from arbiter._lifecycle.requests import TAKEN, Answered, Ask, Begin, Entry, Raised, ReadCheckpoint, Steps
 from arbiter._lifecycle.runs import NodeRun
 from arbiter._values.states import as_state, digest, thaw, with_fields, with_own

@@ -11,7 +11,7 @@ from langgraph.errors import ParentCommand
 from langgraph.types import Command
 
 from arbiter._lifecycle.advising import add_transient, without_transient
-from arbiter._lifecycle.logs import log
+from arbiter._lifecycle.outcomes import log
 from arbiter._lifecycle.registry import Registration
 from arbiter._lifecycle.requests import BODY, DRAFT, Call, Raised, ReadCheckpoint, SaveNote, Steps
 from arbiter._lifecycle.routing import parts_of, with_update

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from langgraph.constants import END
 from langgraph.types import Command
 from pydantic import TypeAdapter, ValidationError
 
-from arbiter._lifecycle.logs import log
 from arbiter._lifecycle.requests import Raised
 from arbiter._lifecycle.runs import NodeRun
 from arbiter._values.shapes import problem_of
@@ -16,6 +16,8 @@ from arbiter._values.states import as_state, with_own
 from arbiter.errors import OutputSchemaError, PolicyViolationError, describe
 from arbiter.history._record import PolicyDecision
 from arbiter.policy import PolicyChecker
+
+_log = logging.getLogger("arbiter")
 
 
 def end(run: NodeRun, output: Any) -> Any:
@@ -64,6 +66,15 @@ def _refused(schema: TypeAdapter[Any], name: str, value: Any) -> str | None:
     except Exception as exc:  # a validator that raises has not accepted the value
         return f"{name}: its validator raised {type(exc).__name__}"
     return None
+
+
+def log(run: NodeRun, event: str, *args: object) -> None:
+    """Log an event at a node to the logger `arbiter`. Costs nothing if no handler wants INFO records."""
+    if _log.isEnabledFor(logging.INFO):
+        record, thread = run.record, run.run.log.thread_id
+        of = f" ({record.instruction.name})" if record.instruction else ""
+        where = f"node {record.node!r}{of}, step {record.step}" + (f", thread {thread!r}" if thread else "")
+        _log.info(f"%s: {event}", where, *args)
 
 
 def consequence_of(run: NodeRun, checker: PolicyChecker) -> str:

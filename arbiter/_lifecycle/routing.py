@@ -12,7 +12,7 @@ from langgraph.types import Command
 
 from arbiter._lifecycle.evaluations import Evaluations
 from arbiter._lifecycle.observing import show_results
-from arbiter._lifecycle.logs import log
+from arbiter._lifecycle.outcomes import log
 from arbiter._lifecycle.registry import Registration
 from arbiter._lifecycle.requests import Call, OutputOf, Raised, Resolve, Steps
 from arbiter._lifecycle.runs import NOTHING, NodeRun
