@@ -46,6 +46,7 @@ VALUES = 2_000
 MOST_VALUES = 5_000_000
 """Values of a state that even `full` visits at most: one value that is held many times can grow without end."""
 FIRST, LAST = 20, 80
+_MOST: Mapping[str, int] = {"bounded": VALUES, "full": MOST_VALUES}
 KEYS = 200
 CHARS = 16 * 1024
 BYTES = 256 * 1024
@@ -66,24 +67,21 @@ class Capture:
     the first 20 and last 80 elements of a list and 200 keys of a mapping. `full` keeps everything.
     """
 
-    __slots__ = ("_around", "bounded", "left", "size", "states")
+    __slots__ = ("_around", "left", "size", "states")
 
     def __init__(self, states: States = "bounded") -> None:
         self.states = states
-        self.bounded = states != "full"
-        self.left = 0
-        self.size = 0
-        """About the bytes that the copies so far take while they wait."""
+        self.left = self.size = 0
+        """The values that may still be visited; about the bytes that the copies so far take while they wait."""
         self._around: set[int] = set()
         """The ids of the containers that are being copied: one that holds itself has no end."""
 
     def __call__(self, value: Any) -> Any:
         """A copy of the state `value`; None for `none`. Never raises."""
-        if self.states == "none":
-            return None
-        if self.states == "digest":
-            return self._digests(value)
-        most = self.left = VALUES if self.bounded else MOST_VALUES
+        most = _MOST.get(self.states)
+        if most is None:
+            return None if self.states == "none" else self._digests(value)
+        self.left = most
         copied = self.value(value)
         self.size += _BYTES_A_VALUE * (most - self.left)
         return copied
@@ -100,15 +98,16 @@ class Capture:
         self.left -= 1
         kind = _class_of(value)
         of: Any = value
-        if kind is str:
-            self.size += len(value)
-            return value
-        if kind is bool or value is None:
-            return value
-        if kind is int:
-            return value if -_LARGEST <= value <= _LARGEST else self._text("$int", _digits(value))
-        if kind is float:
-            return value if math.isfinite(value) else {"$float": repr(value)}
+        if kind is not dict and kind is not list:
+            if kind is str:
+                self.size += len(value)
+                return value
+            if kind in _CONSTANTS:
+                return value
+            if kind is int:
+                return value if -_LARGEST <= value <= _LARGEST else self._text("$int", _digits(value))
+            if kind is float:
+                return value if math.isfinite(value) else {"$float": repr(value)}
         if depth > _DEPTH:
             return {"$cut": {"depth": depth}}
         at = id(value)
@@ -155,7 +154,7 @@ class Capture:
 
     def _kept_of(self, size: int) -> tuple[int | None, int]:
         """Where the middle of a list begins and ends that is cut away; (None, 0) if all is kept."""
-        if self.left > 0 and (not self.bounded or size <= FIRST + LAST):
+        if self.left > 0 and (size <= FIRST + LAST or self.states == "full"):
             return None, 0
         # The last element is never cut away: in a conversation it is what the node was asked.
         first, last = (FIRST, LAST) if self.left > 0 else (0, 1)
@@ -191,7 +190,7 @@ class Capture:
         found: dict[str, Any] = {}
         size, number = len(parts), 0
         # A list of them, because a property of the user's may change the mapping meanwhile.
-        for key, part in list(parts.items()) if size <= KEYS or not self.bounded else _first(parts):
+        for key, part in list(parts.items()) if size <= KEYS or self.states == "full" else _first(parts):
             if self.left <= 0:
                 break
             kind = _class_of(part)
