@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from arbiter._databases import writing
 from arbiter.ledger._entries import Event, origin_of
 from arbiter.ledger._store import Store, Thread
 
@@ -42,7 +41,7 @@ class Erasure:
 def erase(store: Store, which: str, values: tuple[str, ...], reason: str, at: int) -> Erasure:
     """Remove the contents and names of the threads for which the condition `which` holds."""
     mark = store.statements.mark
-    with writing(store.engine, store.lock) as connection:
+    with store.writing() as connection:
         threads: list[Thread] = []
         said: list[tuple[Thread, Event]] = []
         for thread in _threads(connection, f"{_THREAD} WHERE {which.replace('?', mark)}", values):
@@ -86,7 +85,7 @@ def prune(store: Store, keep_days: float, at: int) -> Erasure:
 def _prune_threads(store: Store, cutoff: int, at: int, keep_days: float) -> list[int]:
     """Remove some whole threads. Returns the number of contents that each had."""
     mark, removed = store.statements.mark, list[int]()
-    with writing(store.engine, store.lock) as connection:
+    with store.writing() as connection:
         run = connection.exec_driver_sql
         threads = _threads(
             connection,
@@ -125,7 +124,7 @@ def _prune_contents(
 ) -> tuple[int | None, int]:
     """Remove old contents of some threads that go on. Returns the last thread, None at the end, and a number."""
     mark, contents = store.statements.mark, 0
-    with writing(store.engine, store.lock) as connection:
+    with store.writing() as connection:
         threads = _threads(
             connection,
             f"{_THREAD} WHERE id > {mark} AND first_at < {mark} AND last_at >= {mark} AND {_KEPT} "

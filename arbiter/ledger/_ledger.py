@@ -14,10 +14,17 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
-from arbiter._databases import open_database, shown, writing
+from arbiter._databases import open_database, shown
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
-from arbiter.errors import ArbiterWarning, ConfigurationError, UnknownInstructionError, callers, nearest
+from arbiter.errors import (
+    ArbiterWarning,
+    ConfigurationError,
+    UnknownInstructionError,
+    callers,
+    describe,
+    nearest,
+)
 from arbiter.evaluators._outputs import checked_number
 from arbiter.history import HistoryItem, Status
 from arbiter.instructions import find_instruction
@@ -215,8 +222,11 @@ class Ledger:
 
     def close(self) -> None:
         """Commit what waits, send what receivers take within 5 seconds, write an anchor, and close the database."""
-        if self.flush(30) and self._since_anchor:
-            self.anchor()
+        try:
+            if self.flush(30) and self._since_anchor:
+                self.anchor()
+        except Exception as error:  # of the database, which may be gone or full
+            _log.warning("the ledger was closed without its last anchor: %s", describe(error))
         for export in self._exports:
             export.stop()
         self._writer.close()
@@ -624,6 +634,7 @@ class Ledger:
                 f"these anchors are of ledger {', '.join(sorted(others))}; this is ledger {self.uuid}."
             )
         self.flush(5)
+        self._store.file.ensure_in_place()
         if thread_id is not None:
             thread_id, _ = self._queries.names_of(thread_id)
         return Verifier(
@@ -644,7 +655,7 @@ class Ledger:
             self._anchor(store)
 
     def _anchor(self, store: Store) -> Mapping[str, Any] | None:
-        with self._lock, writing(store.engine, store.lock) as connection:
+        with self._lock, store.writing() as connection:
             lines = [*self._missed(store, connection), *self._new_anchor(store, connection)]
             self._since_anchor = 0
         self._keep_elsewhere(lines)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from arbiter._databases import writing
 from arbiter._values.ids import id_at
 from arbiter.ledger._database import LedgerError, last_entry
 from arbiter.ledger._entries import Score, counted_scores, scores_of
@@ -125,7 +124,7 @@ class Outbox:
             cursor = self._cursor(connection)
             again = Outgoing(cursor, cursor, {id: found.scores[id] for id in kept}, kept)
         if gone:  # its entry was pruned
-            with writing(self._store.engine, self._store.lock) as connection:
+            with self._store.writing() as connection:
                 self._forget(connection, gone)
         return again, tuple(rows[-1]) if len(rows) == most else None
 
@@ -242,7 +241,7 @@ class Outbox:
     ) -> None:
         """Store a receiver's answer: the cursor moves past these scores, the refused and late ones are kept."""
         at = round(self._clock() * 1e6)
-        with writing(self._store.engine, self._store.lock) as connection:
+        with self._store.writing() as connection:
             self._forget(connection, set(outgoing.places.values()) - set(later))
             rows: list[tuple[int, str, int, str | None]]
             rows = [(entry, name, count, reason) for (entry, name), (count, reason) in refused.items()]

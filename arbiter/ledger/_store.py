@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
@@ -214,11 +215,17 @@ class Store:
             raise newer(path_of(url) or url, schema, SCHEMA)
         return str(uuid), int.from_bytes(sha256(str(uuid).encode()).digest()[:7])
 
+    @contextmanager
+    def writing(self) -> Generator[Connection]:
+        """A transaction that writes. Raises `LedgerError` if the file of the ledger is gone."""
+        self.file.ensure_in_place()  # an open connection would go on writing to what was removed
+        with writing(self.engine, self.lock) as connection:
+            yield connection
+
     def write(self, events: Sequence[Event]) -> int:
         """Write events in one transaction. Returns the number of new entries; known ones are left as they are."""
         if not events:
             return 0
-        self.file.ensure_in_place()
         from sqlalchemy.exc import IntegrityError
 
         keyed = dict[str, Event]()
@@ -236,7 +243,7 @@ class Store:
     def _write(
         self, keyed: dict[str, Event], contents: Mapping[str, bytes | None], *, again: bool = False
     ) -> int:
-        with writing(self.engine, self.lock) as connection:
+        with self.writing() as connection:
             if again:
                 known = self._stored(connection, "body", keyed)
                 for key, body in known.items():

@@ -16,8 +16,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from sqlalchemy import create_engine
 
 from arbiter import ArbiterOS, NodeEvaluator
-from arbiter.ledger import Ledger, _writer
-from tests.ledger.ledger_support import conf, sql
+from arbiter.ledger import Ledger, LedgerError, _writer
+from tests.ledger.ledger_support import conf, recorded, sql
 from tests.processes import python
 from tests.support import Spy, chain
 
@@ -248,3 +248,25 @@ def test_contents_that_do_not_fit_the_queue_are_left_out_and_counted(
     assert json.loads(gap)["n"] == 0
     assert json.loads(gap)["without_contents"] >= 9 - whole
     ledger.close()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced"])
+def test_proofs_and_removals_refuse_a_file_that_is_no_longer_the_ledgers(
+    tmp_path: Path, is_replaced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An open connection still reads the old file, which nobody else can see any more."""
+    path = tmp_path / "here" / "l.db"
+    path.parent.mkdir()
+    ledger = recorded(path, keep_days=90)
+    path.parent.rename(tmp_path / "elsewhere")
+    path.parent.mkdir()
+    if is_replaced:
+        Ledger(path).close()
+    for act in (ledger.verify, ledger.anchor, ledger.prune):
+        with pytest.raises(LedgerError, match="another file now" if is_replaced else "was removed"):
+            act()
+    ledger.close()
+    assert "without its last anchor" in caplog.text
+    assert path.exists() == is_replaced
+    with Ledger(tmp_path / "elsewhere" / "l.db") as moved:
+        assert moved.verify()
