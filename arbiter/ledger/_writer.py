@@ -323,10 +323,12 @@ class Writer:
         if not self._has_warned:
             _log.warning(
                 "the ledger could not keep up: it dropped %d events and the contents of %d, and says so in "
-                "`gap` entries. Its queue holds %d events: give it a longer one (queue=).",
+                "`gap` entries. Its queue holds %d events and %d MiB of contents: give it a longer one (queue=), or "
+                "keep less of large states (states=).",
                 sum(gap.items + gap.others for gap in self._gaps.values()),
                 sum(gap.contents for gap in self._gaps.values()),
                 self._most,
+                MOST_BYTES // 2**20,
             )
 
 

@@ -228,7 +228,7 @@ def test_a_database_that_is_gone_for_long_costs_little_memory_and_the_gap_is_exa
 
 
 def test_contents_that_do_not_fit_the_queue_are_left_out_and_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Contents are dropped before node runs are: their entries stay whole otherwise."""
     monkeypatch.setattr(_writer, "MOST_BYTES", 10_000)
@@ -247,6 +247,7 @@ def test_contents_that_do_not_fit_the_queue_are_left_out_and_counted(
     assert 0 < whole < 9
     assert json.loads(gap)["n"] == 0
     assert json.loads(gap)["without_contents"] >= 9 - whole
+    assert "keep less of large states (states=)" in caplog.text
     ledger.close()
 
 
