@@ -301,6 +301,8 @@ def test_importing_arbiter_brings_little_that_langgraph_has_not_brought() -> Non
     brought = modules_after("import arbiter") - modules_after("import langgraph.graph")
     foreign = {name.partition(".")[0] for name in brought if not name.startswith("_cython")}
     assert foreign <= {"arbiter"}
+    on_top = {"redaction"} | {name for layer in LAYERS[RANK["personas"] :] for name in layer}
+    assert not {name for name in brought if name.split(".")[1:2] and name.split(".")[1] in on_top}
     assert "arbiter.history._text" not in brought
 
 
