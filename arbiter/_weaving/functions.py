@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -55,7 +54,6 @@ from arbiter.history._record import ExecutionInfo, Position
 from arbiter.history._recorder import Run, begin
 from arbiter.instructions import Instruction
 
-_steps = itertools.count(1)
 _lock = new_lock()
 _NO_GRAPH = frozenset({END})
 
@@ -84,13 +82,14 @@ class FunctionCall(NodeRun):
             parent = None
             run = _run_of(core, config)
             past = Past(run.called)
+        namespace = "" if parent is None else "()"
         record = begin(
             run,
             str(uuid.uuid4()),
             name,
             instruction,
-            next(_steps),
-            "" if parent is None else "()",
+            run.log.step_of_call(namespace),
+            namespace,
             settings.clock(),
             (),
         )

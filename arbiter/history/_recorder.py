@@ -83,7 +83,7 @@ class Run:
 class ThreadLog:
     """The runs of one thread. Holds at most `keep` records, and counts the ones that it has dropped."""
 
-    __slots__ = ("_counted", "by_id", "keep", "lock", "runs", "size", "thread_id", "unfinished")
+    __slots__ = ("_calls", "_counted", "by_id", "keep", "lock", "runs", "size", "thread_id", "unfinished")
 
     def __init__(self, thread_id: str | None, keep: int | None) -> None:
         self.thread_id = thread_id
@@ -92,6 +92,8 @@ class ThreadLog:
         self.runs: deque[Run] = deque()
         self.by_id: dict[str, Record] = {}
         self.size = 0
+        self._calls: dict[str, int] = {}
+        """The newest step of the calls of governed functions, by namespace."""
         self._counted: Counter[Kind] = Counter()
         """The counts of dropped runs, less the records that several of the remaining runs have counted."""
         self.unfinished: OrderedDict[str, tuple[str, int]] = OrderedDict()
@@ -111,6 +113,18 @@ class ThreadLog:
             self.size += 1
         else:
             self._forget_oldest()
+
+    def step_of_call(self, namespace: str) -> int:
+        """The step of the next call of a governed function, which no checkpoint numbers: one after the newest
+        in this thread, 1 for the first.
+        """
+        with self.lock:
+            newest = self._calls.get(namespace)
+            if newest is None:  # a checkpoint may have restored calls of another process
+                steps = (record.step for record in self.by_id.values() if record.namespace == namespace)
+                newest = max(steps, default=0)
+            self._calls[namespace] = newest + 1
+            return newest + 1
 
     def share(self, run: Run, record: Record) -> None:
         """Add a record that another run of the thread holds too. The caller must hold the lock."""

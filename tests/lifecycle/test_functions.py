@@ -36,7 +36,7 @@ from arbiter import (
 from arbiter.checkers import ApprovalChecker, AtMost
 from arbiter.errors import ApprovalUsedError
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
-from tests.support import MODES, PATIENCE, Check, Spy, chain, run, thread
+from tests.support import MODES, PATIENCE, Check, Spy, State, chain, run, thread
 
 
 def test_execute_a_node_function() -> None:
@@ -280,6 +280,47 @@ class Question(BaseModel):
 
 class Answer(BaseModel):
     log: list[str]
+
+
+def test_the_steps_of_functions_count_within_their_own_thread() -> None:
+    """Calls of another thread are not counted, and two runs of one thread are not shown as one superstep."""
+    arbiter_os = ArbiterOS()
+    first, second = arbiter_os.govern(Spy("first")), arbiter_os.govern(Spy("second"))
+
+    @entrypoint(checkpointer=InMemorySaver())
+    def app(number: int) -> int:
+        first({"number": number})
+        second({"number": number})
+        return number
+
+    for of in "abb":
+        app.invoke(1, thread(of))
+    steps = {of: [item.step for item in arbiter_os.history_of(thread_id=of).items()] for of in "ab"}
+    assert steps == {"a": [1, 2], "b": [1, 2, 3, 4]}
+    assert [len(superstep) for superstep in arbiter_os.history_of(thread_id="b").entries] == [1, 1, 1, 1]
+
+
+def test_a_call_in_a_node_goes_on_after_the_steps_that_a_checkpoint_restores() -> None:
+    saver = InMemorySaver()
+
+    def app(arbiter_os: ArbiterOS) -> Any:
+        called = arbiter_os.govern(Spy("called"))
+
+        def a(state: State) -> Any:
+            return called(state)
+
+        def b(state: State) -> Any:
+            return called(state)
+
+        arbiter_os.add_policy_checker(Check("any", lambda history: True))
+        return arbiter_os.govern(chain(a, b, checkpointer=saver, interrupt_before=["b"]))
+
+    before = ArbiterOS()
+    app(before).invoke({}, thread("t"))
+    assert [item.step for item in before.history_of(thread_id="t").items() if item.node == "called"] == [1]
+    after = ArbiterOS()
+    app(after).invoke(None, thread("t"))
+    assert [item.step for item in after.history_of(thread_id="t").items() if item.node == "called"] == [1, 2]
 
 
 def test_schemas_on_a_label() -> None:
