@@ -279,6 +279,8 @@ def writing(engine: Engine, lock: int | None = None, *, upgrades: bool = False) 
 def _bring_up_to_date(
     engine: Engine, schema: Schema, where: str | os.PathLike[str], *, create: bool, upgrade: bool
 ) -> str | None:
+    from sqlalchemy.exc import DBAPIError
+
     with engine.connect() as connection:
         before = _revision(connection, schema)
     if before == schema.newest:
@@ -299,7 +301,15 @@ def _bring_up_to_date(
             )
         if before is not None and (path := path_of(str(engine.url))) is not None:
             _copy_aside(path, before)
-        _migrate(connection, schema)
+        try:
+            _migrate(connection, schema)
+        except DBAPIError as error:
+            if before is None and "already exists" in str(error.orig):
+                raise schema.unavailable(
+                    f"{_sentence(where, error)}, and there is no table {schema.version_table!r} that says of which "
+                    "schema. Restore that table from a backup, or choose another database."
+                ) from error
+            raise
     return before
 
 
@@ -422,6 +432,10 @@ def _opening(where: str | os.PathLike[str], schema: Schema) -> Generator[None]:
 
 
 def _unavailable(where: str | os.PathLike[str], schema: Schema, error: Exception) -> ArbiterError:
+    return schema.unavailable(f"{_sentence(where, error)}.")
+
+
+def _sentence(where: str | os.PathLike[str], error: Exception) -> str:
     cause = getattr(error, "orig", None) or error
     problem = " ".join(shown(str(cause)).split())[:300].rstrip(".,:;?! ")
-    return schema.unavailable(f"cannot open {shown(where)!r}: {problem}.")
+    return f"cannot open {shown(where)!r}: {problem}"

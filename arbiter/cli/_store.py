@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from arbiter.store import SqlRepository
 
 DEFAULT = "sqlite:///.arbiter/evaluation.db"
+_REMEDY = (
+    "An upgrade does not bring back what is missing: restore a backup, or make a new store and copy the rows. "
+    "An unknown column may stay if it has a default or may be NULL."
+)
 store_app = typer.Typer(help="The store of evaluations and corrections.", no_args_is_help=True)
 WhereArgument = Annotated[
     str, typer.Argument(envvar="ARBITER_STORE", metavar="URL", help="A file, or a postgresql:// URL.")
@@ -25,12 +29,15 @@ def upgrade(where: WhereArgument = DEFAULT) -> None:
     from arbiter._databases import shown
 
     _need_the_extra()
-    from arbiter.store._opening import upgrade_store
+    from arbiter.store._opening import check_store, upgrade_store
 
     before, after = upgrade_store(where)
     done = "has the newest schema" if before == after else f"was upgraded from schema {before} to"
     done = "has new tables of schema" if before is None else done
-    Screen("table").say(f"{shown(where)} {done} {after}.")
+    screen = Screen("table")
+    screen.say(f"{shown(where)} {done} {after}.")
+    if before == after and check_store(where).differences:
+        screen.say(f"Its tables were changed by hand: arbiter store check {shown(where)}")
 
 
 @store_app.command()
@@ -52,6 +59,8 @@ def check(where: WhereArgument = DEFAULT, format: FormatOption = "table") -> Non
         screen.say(f"{shown(where)}: schema {found.revision}, {number_of(len(found.rows), 'table')}, {same}.")
         for difference in found.differences:
             screen.say(difference)
+        if found.differences:
+            screen.say(_REMEDY)
     else:
         data = {"schema": found.revision, "rows": found.rows, "differences": found.differences}
         screen.data(data)

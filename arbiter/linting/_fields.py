@@ -1,4 +1,6 @@
-"""Checks of the names in rules against the graph: do the fields exist, and the nodes that a condition counts?"""
+"""Checks of conditions and of the names in rules against the graph: do the fields exist, and the nodes that a
+condition counts? Can a condition be true or false at all?
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from arbiter._conditions import Condition
+from arbiter._conditions.answers import never_boolean
 from arbiter._contracts import Contract
 from arbiter._weaving.coverage import misspelt
 from arbiter.errors import closest, nearest
@@ -15,6 +18,27 @@ from arbiter.linting._topology import Level, Node
 
 _INPUT = ("input", "state")
 """The variables that have a node's input."""
+
+
+def conditions_without_answer(contracts: Sequence[Contract]) -> Iterator[Finding]:
+    """Conditions that can be neither true nor false, so that each evaluation fails."""
+    for rule in contracts:
+        for condition in vars(rule).values():
+            if isinstance(condition, Condition) and (what := never_boolean(condition.expression)):
+                yield Finding(
+                    code="no-boolean",
+                    severity=severity_of(rule, "error"),
+                    message=f"{rule.kind} {rule.name!r} has the condition {_short(condition)!r}, which gives {what}, "
+                    "never true or false: it fails each time",
+                    rule=rule.name,
+                    source=source_of(rule),
+                    remedy="Compare it with something, as in input.amount > 1000.",
+                )
+
+
+def _short(condition: Condition) -> str:
+    text = condition.expression
+    return text if len(text) <= 100 else text[:97] + "..."
 
 
 def names_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from arbiter.linting._coverage import (
     tools_that_do_not_exist,
 )
 from arbiter.linting._cycles import cycles_without_cap, cycles_without_end, unreachable_nodes
-from arbiter.linting._fields import names_that_do_not_exist
+from arbiter.linting._fields import conditions_without_answer, names_that_do_not_exist
 from arbiter.linting._findings import Finding
 from arbiter.linting._gaps import passed_sequences
 from arbiter.linting._order import denied_edges, nodes_always_denied, unverified_paths
@@ -71,6 +71,7 @@ def _findings(graph: Level, contracts: list[Contract], *, strict: bool) -> Itera
     yield from rules_that_never_fire(graph, contracts, demands)
     yield from targets_that_do_not_exist(graph, contracts)
     yield from names_that_do_not_exist(graph, contracts)
+    yield from conditions_without_answer(contracts)
     yield from unreachable_nodes(graph)
     yield from cycles_without_end(graph, contracts)
     yield from cycles_without_cap(graph, contracts)

@@ -1030,6 +1030,28 @@ bug(
     ThresholdEvaluator("sure", "scores", 0.5, target_nodes=["draft"]),
     severity="warning",
 )
+for given in (
+    "1 + 2",
+    "(input.rounds)-1",
+    "size(input.log)",
+    "'x'",
+    "[input.score]",
+    "input.items.map(p, p)",
+):
+    bug(
+        f"a condition that is neither true nor false: {given}",
+        ("no-boolean", ""),
+        graph("START draft pay END", checkpointer=InMemorySaver()),
+        ConditionChecker("odd", given, target_nodes=["pay"]),
+        severity="error",
+    )
+clean(
+    "conditions whose parts are numbers and lists",
+    graph("START draft pay END", checkpointer=InMemorySaver()),
+    ConditionChecker("compared", "(input.rounds + 1 > 2) && !('x' in [input.next])", target_nodes=["pay"]),
+    ConditionChecker("chosen", "input.rounds > 1 ? true : [true, false][0]", target_nodes=["pay"]),
+    ConditionChecker("text", "string(input.rounds).contains('1')", target_nodes=["pay"]),
+)
 bug(
     "a misspelt tool that is denied",
     ("unknown-tool", ""),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 
-from arbiter._databases import url_of
+from arbiter._databases import shown, url_of
 from arbiter.errors import ArbiterError
 from arbiter.store import MemoryRepository, SqlRepository, StoreUnavailable
 from arbiter.store._opening import SCHEMA, upgrade_store
@@ -139,8 +139,17 @@ def test_the_command_makes_tables_and_checks_them(bare_place: str, monkeypatch: 
         "table calibrations is missing.",
         "column runs.title is unknown.",
         "index messages.messages_agent_id_at is missing.",
+        "restore a backup, or make a new store",
     ):
         assert said in text
+    code, text = arbiter("store", "upgrade")
+    assert code == 0
+    assert text.endswith(f"changed by hand: arbiter store check {shown(bare_place)}\n")
+    change(bare_place, "DROP TABLE arbiter_store_version")
+    code, text = arbiter("store", "upgrade")
+    assert code == 2
+    assert "already exists, and there is no table 'arbiter_store_version' that says of which schema." in text
+    assert "Restore that table from a backup" in text
 
 
 def test_a_repository_in_memory_needs_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
