@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-CHANGES = frozenset({401, 403, 405})
-"""Answers that stay the same until a key or an address is changed."""
+BAD_SCORES = frozenset({400, 413, 422})
+"""Answers about the scores themselves: without the one that is the reason, the others are taken."""
 TRY_AGAIN = frozenset({408, 425, 429})
-"""Answers to a client that ask for another attempt, as 500 and above do."""
+"""Answers to a client that ask for another attempt, as 500 and above do. All others below 500 stay the same
+until a key or an address is changed.
+"""
 REASON = 300
 """Characters of an answer that are kept."""
 

@@ -24,7 +24,7 @@ from arbiter.ledger._receivers import (
     Refusal,
     ScoreReceiver,
 )
-from arbiter.telemetry._answers import CHANGES, REASON, TRY_AGAIN, seconds_of
+from arbiter.telemetry._answers import BAD_SCORES, REASON, TRY_AGAIN, seconds_of
 
 _COMMENT = 500
 _CONFLICT, _NOT_FOUND = 409, 404
@@ -48,7 +48,11 @@ class LangSmithScores(ScoreReceiver):
     def __init__(self, client: Client | None = None, project: str | None = None) -> None:
         if client is None:
             # Neither retries nor threads of its own: the export repeats a batch, and reads each answer.
-            client = Client(auto_batch_tracing=False, retry_config=Retry(0), tracing_sampling_rate=1.0)
+            session = requests.Session()
+            session.hooks["response"].append(_refuse_to_move)
+            client = Client(
+                auto_batch_tracing=False, retry_config=Retry(0), tracing_sampling_rate=1.0, session=session
+            )
         elif client.tracing_sample_rate is not None and client.tracing_sample_rate < 1:
             raise ConfigurationError(
                 f"LangSmithScores: the client has tracing_sampling_rate={client.tracing_sample_rate:g}, by which "
@@ -103,6 +107,12 @@ class LangSmithScores(ScoreReceiver):
             )
 
 
+def _refuse_to_move(answer: requests.Response, **_: Any) -> None:
+    """Refuse a redirect that makes a GET of a POST: it would store nothing and succeed."""
+    if answer.request.method == "POST" and answer.status_code in (301, 302, 303):
+        raise requests.TooManyRedirects(f"moved to {answer.headers.get('Location')}", response=answer)
+
+
 @contextmanager
 def _read() -> Generator[None]:
     """Raise what an answer means. An id that LangSmith has already is no error."""
@@ -120,13 +130,13 @@ def _read() -> Generator[None]:
                 return
             if status == _NOT_FOUND:
                 raise LookupError(text) from error
-            if status in CHANGES:
+            if status in BAD_SCORES:
+                raise BatchRefused(f"{status}: {text}") from error
+            if status < 500 and status not in TRY_AGAIN:
                 raise ReceiverError(
                     f"LangSmith answered {status}: {text}. Check LANGSMITH_API_KEY, LANGSMITH_WORKSPACE_ID and "
                     "LANGSMITH_ENDPOINT."
                 ) from error
-            if 400 <= status < 500 and status not in TRY_AGAIN:
-                raise BatchRefused(f"{status}: {text}") from error
             raise ReceiverBusy(
                 f"LangSmith answered {status}: {text}", retry_after=seconds_of(answer.headers)
             ) from error
@@ -135,7 +145,7 @@ def _read() -> Generator[None]:
 def _answer_of(error: BaseException | None) -> requests.Response | None:
     """The HTTP answer that an error of the client comes from, if there was one."""
     while error is not None:
-        if isinstance(error, requests.HTTPError) and error.response is not None:
+        if isinstance(error, requests.HTTPError | requests.TooManyRedirects) and error.response is not None:
             return error.response
         error = error.__cause__ or error.__context__
     return None

@@ -53,6 +53,8 @@ class Stub:
                 self.send_header("Content-Length", str(len(data)))
                 if status == 429:
                     self.send_header("Retry-After", "0.2")
+                if status in (301, 302):
+                    self.send_header("Location", "/moved")
                 self.end_headers()
                 self.wfile.write(data)
 
@@ -123,6 +125,8 @@ class LangSmith(Stub):
                 "reference_dataset_id": None,
             }
             return 200, [found] if name in self.projects else []
+        if parts.path in ("/feedback", "/moved"):  # a list, as the real one answers
+            return 200, []
         return super().look_up(path)
 
     def answer(self, path: str, body: Any, headers: Any) -> tuple[int, Any]:

@@ -179,6 +179,28 @@ def test_a_wrong_key_stops_the_export_and_loses_nothing(
 
 
 @pytest.mark.lengthy
+@pytest.mark.parametrize("status", [301, 302, 402, 404, 410])
+def test_an_answer_about_the_address_or_the_account_loses_no_score_of_langfuse(
+    ledger: Ledger, langfuse: Langfuse, status: int
+) -> None:
+    recorded(ledger)
+    langfuse.script = [status]
+    with pytest.raises(ReceiverError, match=rf"Langfuse answered {status}: .*Check .*LANGFUSE_BASE_URL"):
+        ledger.export_to(LangfuseScores(), follow=False)
+    assert ledger.export_to(LangfuseScores(), follow=False).accepted == len(langfuse.accepted) == 2
+
+
+@pytest.mark.parametrize("status", [301, 302, 402, 410])
+def test_an_answer_about_the_address_or_the_account_loses_no_score_of_langsmith(
+    ledger: Ledger, langsmith: LangSmith, status: int
+) -> None:
+    recorded(ledger)
+    langsmith.script = [status]
+    with pytest.raises(ReceiverError, match=rf"LangSmith answered {status}: .*Check .*LANGSMITH_ENDPOINT"):
+        ledger.export_to(LangSmithScores(), follow=False)
+    assert ledger.export_to(LangSmithScores(), follow=False).accepted == len(langsmith.accepted) == 2
+
+
 def test_a_thread_sends_what_is_committed_and_late_judgements_too(ledger: Ledger, langfuse: Langfuse) -> None:
     def slow(_: Any) -> EvaluationResult:
         until(lambda: langfuse.accepted)  # the quick one
