@@ -255,7 +255,7 @@ def test_contents_that_do_not_fit_the_queue_are_left_out_and_counted(
 def test_proofs_and_removals_refuse_a_file_that_is_no_longer_the_ledgers(
     tmp_path: Path, is_replaced: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An open connection still reads the old file, which nobody else can see any more."""
+    """A connection that is open still reads the old file, which has no name any more."""
     path = tmp_path / "here" / "l.db"
     path.parent.mkdir()
     ledger = recorded(path, keep_days=90)
