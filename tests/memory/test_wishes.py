@@ -37,6 +37,7 @@ from arbiter.memory import (
     open_store,
 )
 from arbiter.memory._cursors import Cursors
+from arbiter.memory._tombstones import Everything, Tombstones
 from arbiter.memory.facts._forgetting import Forgetting
 from tests.memory.memory_support import Clock
 from tests.scripted import Scripted
@@ -824,6 +825,46 @@ def test_a_wish_may_name_the_message_or_the_new_claim(named: str, is_read: bool)
     assert talk.say("My cat Pixel sleeps", id="m4").known() == [CAT]
 
 
+def test_a_wish_finds_what_the_same_unread_messages_say() -> None:
+    """A model that has no id for it is asked once more, with the new claims next to the known facts."""
+    salary = {"claim": "User earns 85k", "type": "fact"}
+    talk = Talk(
+        {"85k": claims(salary), "Pixel": claims(CAT), "salary": [claims(OSLO), forget("85k")]},
+        conversation_length=32,
+    )
+    talk.say("I earn 85k. My cat is called Pixel").say("Forget my salary, I live in Oslo")
+    assert talk.arbiter_os.drain(10)
+    assert talk.known() == [CAT, OSLO]
+    assert talk.model.calls == 2
+
+
+def test_a_new_claim_is_learned_although_a_wish_has_the_model_see_it_with_an_id() -> None:
+    def read(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
+        id = next((id for id, claim in known.items() if claim == CAT), None)
+        found = {"claim": CAT, "type": "fact", "source_message_ids": [said[0]]}
+        return {"claims": [{**found, "already_known": id is not None, "known_id": id}]}
+
+    talk = Talk({"Pixel": read, "salary": forget("85k")}, conversation_length=32)
+    talk.say("My cat is called Pixel").say("Forget my salary")
+    assert talk.arbiter_os.drain(10)
+    assert (talk.known(), talk.model.calls) == ([CAT], 2)
+
+
+def test_no_other_evaluator_learns_what_a_wish_has_kept_from_being_learned() -> None:
+    talk = Talk(
+        {"Oslo": claims(OSLO), "where I live": lambda said, known: {"forget": [OSLO]}},
+        evaluators=[FactEvaluator(), ReflectionEvaluator()],
+        conversation_length=32,
+    )
+    talk.say("I live in Oslo").say("Forget where I live")
+    assert talk.known() == []
+    calls = talk.model.calls
+    for _ in range(8):
+        talk.say("Go on")
+    assert talk.model.calls > calls
+    assert not any("I live in Oslo" in talk.model.prompt(call) for call in range(calls, talk.model.calls))
+
+
 @pytest.mark.parametrize("named", ["m3", "User sails"])
 def test_a_wish_cannot_name_itself_or_what_nobody_said(named: str) -> None:
     talk = Talk({"Oslo": claims(OSLO), "where I live": lambda said, known: {"forget": [named]}})
@@ -996,6 +1037,23 @@ def test_a_command_that_was_interrupted_is_carried_out_in_the_next_turn(
             talk.say(command)
     assert talk.known() == [OSLO]
     talk.cycle.conversation_length = 32
+    assert talk.say("hello").known() == []
+
+
+@pytest.mark.parametrize(("place", "step"), [(Tombstones, "sweep"), (Everything, "note")])
+def test_a_command_to_forget_everything_that_was_interrupted_early_is_not_lost(
+    place: type, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk({"first": claims(OSLO)}).say("first things")
+
+    async def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, step, killed)
+        with contextlib.suppress(KeyboardInterrupt):
+            talk.say("Forget everything about me")
+    assert talk.known() == [OSLO]
     assert talk.say("hello").known() == []
 
 

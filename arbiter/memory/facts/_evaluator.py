@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil
-from typing import Literal, Unpack
+from typing import Literal, Unpack, cast
+from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, HumanMessage
 from pydantic import BaseModel
@@ -27,7 +28,7 @@ from arbiter.memory._evaluators import (
     HandlerOutcome,
 )
 from arbiter.memory._off_record import on_record
-from arbiter.memory._records import Claim, Fact, Ingested
+from arbiter.memory._records import Claim, ClaimType, Fact, Ingested
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._commands import hastens
@@ -218,7 +219,7 @@ class FactEvaluator(CognitiveEvaluator):
             await cursors.note_texts(ctx.messages, read)
             return _outcome(Ingested(), wishes.carried, calls=0)
         used = ctx.budget.used
-        known, outcome = await self._read(ctx, earlier, fresh)
+        known, told, outcome = await self._read(ctx, earlier, fresh)
         if outcome.value is None:
             is_wish = bool(await self._hasty(ctx, fresh))
             skipped = await cursors.fail(read, raised=outcome.raised or is_wish, again=bool(edited))
@@ -231,13 +232,13 @@ class FactEvaluator(CognitiveEvaluator):
                     *(ctx.room_id, self.name),
                 )
             raise UnusableAnswerError(outcome.calls, outcome.error, skipped=skipped)
-        found = [
-            _sourced(claim.as_claim(ctx.clock().tzinfo), fresh, earlier, guess=not ctx.strangers)
-            for claim in outcome.value.claims
+        ids = {fact.id for fact in told}
+        claims = [
+            replace(claim, already_known=False) if claim.known_id in ids else claim
+            for claim in _claims_in(outcome.value, ctx, fresh, earlier)
         ]
-        claims = [claim for claim in found if claim is not None]
         try:
-            shown = {fact.id: fact for fact in known}
+            shown = {fact.id: fact for fact in (*known, *told)}
             await wishes.read(outcome.value, shown=shown, fresh=fresh, earlier=earlier, claims=claims)
             await self._take_back(ctx, edited, claims)
             ingested = await facts_of(ctx).ingest(
@@ -365,26 +366,29 @@ class FactEvaluator(CognitiveEvaluator):
 
     async def _read(
         self, ctx: EvalContext, earlier: Sequence[BaseMessage], fresh: Sequence[BaseMessage]
-    ) -> tuple[list[Fact], StructuredOutcome[ExtractedClaims | InferredClaims]]:
-        """The answer of the model, and the facts that it was shown."""
+    ) -> tuple[list[Fact], list[Fact], StructuredOutcome[ExtractedClaims | InferredClaims]]:
+        """The facts that the model was shown, claims of the unread messages that it was shown like facts, and its
+        answer."""
         asking = await self._hasty(ctx, fresh)
         known = await self._known(ctx, fresh, asking)
         outcome = await self._extracted(ctx, known, earlier, fresh)
         shown = {fact.id: fact for fact in known}
         if outcome.value is None or not ctx.budget.left:
-            return known, outcome
+            return known, [], outcome
         said = {caseless(claim.claim) for claim in outcome.value.claims}
         said |= {label(message.id) for message in (*earlier, *fresh) if message.id}
         wishes = [wish.id for wish in outcome.value.forget]
         if all(fact_of(named, shown) or named in said or caseless(named) in said for named in wishes):
-            return known, outcome
-        # Somebody asks, in words that no table has, to forget what the model was not shown.
+            return known, [], outcome
+        # Somebody asks, in words that no table has, to forget what the model was not shown, or what earlier unread
+        # messages say.
         speakers = {ctx.speaker_of(message) for message in fresh if isinstance(message, HumanMessage)}
         more = await self._known(ctx, fresh, [*speakers])
-        if len(more) == len(known):
-            return known, outcome
-        again = await self._extracted(ctx, more, earlier, fresh)
-        return (known, outcome) if again.value is None else (more, again)
+        told = _as_facts(_claims_in(outcome.value, ctx, fresh, earlier), fresh, ctx)
+        if len(more) == len(known) and not told:
+            return known, [], outcome
+        again = await self._extracted(ctx, more, earlier, fresh, told)
+        return (known, [], outcome) if again.value is None else (more, told, again)
 
     async def _known(
         self, ctx: EvalContext, fresh: Sequence[BaseMessage], asking: Iterable[str]
@@ -412,12 +416,14 @@ class FactEvaluator(CognitiveEvaluator):
         known: Sequence[Fact],
         earlier: Sequence[BaseMessage],
         fresh: Sequence[BaseMessage],
+        told: Sequence[Fact] = (),
     ) -> StructuredOutcome[ExtractedClaims | InferredClaims]:
         rules = facts_of(ctx).rules
         said_by = [ctx.speaker_of(message) for message in fresh if isinstance(message, HumanMessage)]
         asked = extraction(
             ctx,
             known=known,
+            told=told,
             earlier=earlier,
             fresh=fresh,
             pending=said_by[-1] if said_by[-1] in (await ctx.hidden()).pending else None,
@@ -429,6 +435,44 @@ class FactEvaluator(CognitiveEvaluator):
         schema: type[ExtractedClaims | InferredClaims] = InferredClaims if rules.chaining else ExtractedClaims
         answer = with_profiles(schema, self.schemas)
         return await ctx.ask(answer, asked, model=self.model, item_field="claims")
+
+
+def _claims_in(
+    answer: ExtractedClaims | InferredClaims,
+    ctx: EvalContext,
+    fresh: Sequence[BaseMessage],
+    earlier: Sequence[BaseMessage],
+) -> list[Claim]:
+    found = (claim.as_claim(ctx.clock().tzinfo) for claim in answer.claims)
+    sourced = (_sourced(claim, fresh, earlier, guess=not ctx.strangers) for claim in found)
+    return [claim for claim in sourced if claim is not None]
+
+
+def _as_facts(claims: Iterable[Claim], fresh: Sequence[BaseMessage], ctx: EvalContext) -> list[Fact]:
+    """The claims of all messages but the newest one, as facts with ids for one prompt."""
+    humans = {message.id: message for message in fresh if isinstance(message, HumanMessage)}
+    newest, now = next(reversed(humans)), ctx.clock()
+    found: list[Fact] = []
+    for claim in claims:
+        said = [humans[id] for id in claim.source_message_ids if id in humans and id != newest]
+        if said:
+            speakers = tuple(dict.fromkeys(map(ctx.speaker_of, said)))
+            found.append(
+                Fact(
+                    id=uuid4().hex,
+                    claim=claim.claim,
+                    type=cast("ClaimType", claim.type),
+                    subject=claim.subject or speakers[0],
+                    agent_id=ctx.agent_id,
+                    provenance="self_reported",
+                    speaker=speakers[0],
+                    speakers=speakers,
+                    confidence=0.0,
+                    first_seen_at=now,
+                    last_seen_at=now,
+                )
+            )
+    return found
 
 
 def _sourced(

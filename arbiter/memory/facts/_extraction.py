@@ -362,6 +362,7 @@ _PENDING = (
     "The speaker {who} seems to have asked you to forget everything about them, and you have asked whether they mean "
     "it. forget_everything is true if they say so now, false if they do not want it, null if they have not answered."
 )
+_TOLD = "What the new messages say, each with an id for a wish to forget it; the rest are claims, not known facts:"
 _CHAINING = (
     "You may add what follows with certainty from two or more known facts: derived_from then has their ids, and "
     "source_message_ids is empty."
@@ -378,6 +379,7 @@ def extraction(
     ctx: EvalContext,
     *,
     known: Sequence[Fact],
+    told: Sequence[Fact] = (),
     earlier: Sequence[BaseMessage],
     fresh: Sequence[BaseMessage],
     pending: str | None = None,
@@ -388,8 +390,9 @@ def extraction(
 ) -> list[BaseMessage]:
     """The question for the claims and wishes in the `fresh` messages, oldest first.
 
-    `pending` is the speaker who may have asked to have everything forgotten. `profiles` are the lines of the
-    user's profiles as they are; None if there are none to fill.
+    `told` are claims of these messages, so that a wish can name them. `pending` is the speaker who may have asked to
+    have everything forgotten. `profiles` are the lines of the user's profiles as they are; None if there are none
+    to fill.
     """
     today = ctx.clock()
     bio = "\n".join(ctx.character.bio)
@@ -398,6 +401,8 @@ def extraction(
     facts = [f"The known facts, each with its id:\n{quote(true)}" if true else "No facts are known."]
     if past:
         facts.append(f"No longer true, each with its id:\n{quote(past)}")
+    if told:
+        facts.append(f"{_TOLD}\n{quote(_listing(told))}")
     said = ["The new messages:", *(_said(message, ctx) for message in fresh)]
     if earlier:
         said = ["Earlier messages, context only:", *(_said(message, ctx) for message in earlier), *said]

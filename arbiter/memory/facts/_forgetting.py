@@ -116,10 +116,11 @@ class Forgetting:
         before = await everything.asked_at()
         await self._open_bin(is_everything=True, before=before)
         latest = at if before is None else max(before, at)
-        await everything.note(latest)
+        # The rooms come first: a turn after a crash would bury the wish with the messages before it.
         for room_id in rooms:
             tombstones = Tombstones(self.store, self.agent_id, room_id)
             await tombstones.sweep(self.entity_id, (), before=latest)
+        await everything.note(latest)
 
     # Facts
 

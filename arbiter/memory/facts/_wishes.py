@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
@@ -77,7 +78,7 @@ class _Asked:
         self.facts |= what.facts
         self.claims |= what.claims
         self.messages |= what.messages
-        self.asking.add(asking)
+        self.asking |= {*what.asking, asking}
 
     def names(self, fact: Fact) -> bool:
         """True for such a fact, and for one that has no other source than such messages."""
@@ -88,12 +89,12 @@ class _Asked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
     """What a model has read and named: the facts of its prompt by id, by their labels the human messages in it and
-    the `fresh` ones among them, and the words of the new claims."""
+    the `fresh` ones among them, and by their words the sources of the new claims."""
 
     facts: Mapping[str, Fact]
     known: Mapping[str, BaseMessage]
     fresh: dict[str, BaseMessage]
-    said: Collection[str]
+    said: Mapping[str, Collection[str]]
 
     @property
     def newest(self) -> BaseMessage | None:
@@ -142,7 +143,7 @@ class WishBook:
             facts=shown,
             known=_humans((*earlier, *fresh)),
             fresh=_humans(fresh),
-            said={caseless(claim.claim) for claim in claims},
+            said=_sources(claims),
         )
         asked = self._checked(wishes, read)
         newest = next((m for m in reversed(fresh) if isinstance(m, HumanMessage)), None)
@@ -195,11 +196,20 @@ class WishBook:
         speaker = self.ctx.speaker_of(asking)
         message = read.known.get(named)
         if (fact := fact_of(named, read.facts)) is not None:
-            return _Asked(facts={fact.id}) if self._is_theirs(fact, speaker) else None
+            asked = self._claimed(caseless(fact.claim), asking, read)
+            asked.facts.add(fact.id)
+            return asked if self._is_theirs(fact, speaker) else None
         if message is not None:
             is_own = self.ctx.speaker_of(message) == speaker and message is not asking
             return _Asked(messages={str(message.id)}) if is_own else None
-        return _Asked(claims={caseless(named)}) if caseless(named) in read.said else None
+        return self._claimed(caseless(named), asking, read) if caseless(named) in read.said else None
+
+    def _claimed(self, words: str, asking: BaseMessage, read: _Read) -> _Asked:
+        """A claim with these words, which no prompt is to repeat from the speaker's messages before the wish."""
+        speaker = self.ctx.speaker_of(asking)
+        before = takewhile(lambda message: message is not asking, read.fresh.values())
+        own = {str(message.id) for message in before if self.ctx.speaker_of(message) == speaker}
+        return _Asked(claims={words}, asking=own.intersection(read.said.get(words, ())))
 
     def _is_all(self, what: _Asked | None, shown: Mapping[str, Fact], speaker: str) -> bool:
         """True if a wish names all facts of its speaker that the model was shown: it is asked back."""
@@ -308,6 +318,13 @@ class WishBook:
             for claim in claims
             if not repeats(claim) or any(places.get(id, last + 1) > last for id in claim.source_message_ids)
         ]
+
+
+def _sources(claims: Iterable[Claim]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for claim in claims:
+        found.setdefault(caseless(claim.claim), set()).update(claim.source_message_ids)
+    return found
 
 
 def _humans(messages: Iterable[BaseMessage]) -> dict[str, BaseMessage]:
