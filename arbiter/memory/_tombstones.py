@@ -22,6 +22,7 @@ _ROOM = "messages"
 _EVERYTHING = "everything"
 _PENDING = "pending"
 _SWEPT = "swept:"
+_BEGUN = "begun:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +54,26 @@ class _Since(Record):
     entity_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun(Record):
+    """An entity's wish to forget these messages, which is being carried out."""
+
+    entity_id: str
+    messages: tuple[str, ...]
+
+
 @dataclass(slots=True, kw_only=True)
 class Hidden:
     """The contents of a room's tombstones. `forgotten` messages are no sources; neither they nor those that `asked`
     are shown. `swept` are the times of wishes to forget everything that the room has carried out, `pending`
-    those that its speakers have not confirmed, by entity."""
+    those that its speakers have not confirmed, and `begun` the messages of wishes that were not carried out to
+    the end, by entity."""
 
     forgotten: set[str] = field(default_factory=set[str])
     asked: set[str] = field(default_factory=set[str])
     pending: dict[str, Pending] = field(default_factory=dict[str, Pending])
     swept: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    begun: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     @property
     def ids(self) -> set[str]:
@@ -81,6 +92,8 @@ class Tombstones(Records):
                 found.forgotten, found.asked = {*tombstone.messages}, {*tombstone.asked}
             elif entry.key.startswith(_SWEPT) and (since := _Since.read(entry.value)) is not None:
                 found.swept[since.entity_id] = since.at
+            elif entry.key.startswith(_BEGUN) and (begun := _Begun.read(entry.value)) is not None:
+                found.begun[begun.entity_id] = begun.messages
         return found
 
     async def bury(self, messages: Iterable[str], *, at: datetime, asked: Iterable[str] = ()) -> None:
@@ -97,6 +110,15 @@ class Tombstones(Records):
             return value if value is not None and grown == replace(known, at=at) else grown.to_value()
 
         await self.store.aupdate(self.space, _ROOM, change)
+
+    async def begin(self, entity_id: str, messages: Iterable[str]) -> None:
+        """Note that these messages are to be forgotten: once they are buried, no prompt shows them to a model that
+        could read the wish again."""
+        begun = _Begun(entity_id=entity_id, messages=tuple(messages))
+        await self.store.aput(self.space, _BEGUN + entity_id, begun.to_value())
+
+    async def end(self, entity_id: str) -> None:
+        await self.store.adelete(self.space, _BEGUN + entity_id)
 
     async def dig_up(self, messages: Collection[str]) -> None:
 

@@ -1040,6 +1040,35 @@ def test_a_command_that_was_interrupted_is_carried_out_in_the_next_turn(
     assert talk.say("hello").known() == []
 
 
+@pytest.mark.parametrize("step", ["_delete", "_forget_thoughts"])
+def test_a_retraction_that_was_interrupted_is_carried_out_in_the_next_turn(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message is buried already, so no model can name it again."""
+
+    def read(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
+        return {"off_record": [{"id": "m1", "message_id": said[0]}]} if "m1" in talk.model.prompt() else {}
+
+    talk = Talk(
+        {"Oslo": claims(OSLO), "scratch": read},
+        evaluators=[FactEvaluator(), ReflectionEvaluator()],
+        thought=OSLO,
+    )
+    talk.say("I live in Oslo", id="m1")
+    assert OSLO in talk.dump()
+    talk.thought = ""
+
+    async def fails(*_: Any) -> None:
+        raise OSError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Forgetting, step, fails)
+        talk.say("hm, scratch that", id="m2")
+    talk.clock.now += timedelta(hours=1)
+    talk.say("hello", id="m3")
+    assert (talk.known(), OSLO in talk.dump()) == ([], False)
+
+
 @pytest.mark.parametrize(("place", "step"), [(Tombstones, "sweep"), (Everything, "note")])
 def test_a_command_to_forget_everything_that_was_interrupted_early_is_not_lost(
     place: type, step: str, monkeypatch: pytest.MonkeyPatch

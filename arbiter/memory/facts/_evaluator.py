@@ -159,7 +159,7 @@ class FactEvaluator(CognitiveEvaluator):
             cursors = ctx.cursors(self.name)
             unread = await self._unread(ctx, cursors)
             wishes = WishBook(ctx, facts_of(ctx).forgetting)
-            await ctx.hidden(anew=True)
+            await wishes.resume()
             edited = await cursors.edited(ctx.messages)
             await wishes.commands([*edited, *unread])
             if not await self._is_due(ctx, cursors, unread, edited):

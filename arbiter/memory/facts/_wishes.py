@@ -109,6 +109,11 @@ class WishBook:
         self.carried = Carried()
         self._forgetting = forgetting
 
+    async def resume(self) -> None:
+        """Carry out to the end what an earlier attempt has begun."""
+        for speaker, messages in (await self.ctx.hidden(anew=True)).begun.items():
+            await self._forget(speaker, _Asked(messages={*messages}))
+
     # Commands
 
     async def commands(self, unread: Sequence[BaseMessage]) -> None:
@@ -264,7 +269,11 @@ class WishBook:
     async def _forget(self, speaker: str, what: _Asked) -> None:
         messages = {self.ctx.room_id: what.messages} if what.messages else {}
         wanted = Wanted(fact=what.names, told=True, asked=what.asking, messages=messages)
+        if messages:
+            await self.ctx.tombstones.begin(speaker, what.messages)
         await self._carry_out(speaker, wanted)
+        if messages:
+            await self.ctx.tombstones.end(speaker)
 
     async def _carry_out(self, speaker: str, wanted: Wanted) -> None:
         forgetting = self._forgetting(speaker)
