@@ -226,8 +226,14 @@ def comment(
 
 @eval_app.command()
 def compare(
-    before: Annotated[str, typer.Argument(help="The id of the older run.")],
-    after: Annotated[str, typer.Argument(help="The id of the newer run.")] = "last",
+    before: Annotated[
+        str,
+        typer.Argument(help="The id of the older run; for the newest run, the run before it is taken."),
+    ] = "last",
+    after: Annotated[
+        str | None,
+        typer.Argument(help="The id of the newer run; by default the newest of the suite."),
+    ] = None,
     format: Format = "table",
 ) -> None:
     """Compare two runs, as the gate compares a run with a baseline. Nothing is run."""

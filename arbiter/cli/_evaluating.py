@@ -483,14 +483,28 @@ def gated(folder: Path, baseline: Path | None, *, ci: bool, strict: bool, accept
     return replace(report, gate=gate, ci=ci, accept_changed=accept_changed)
 
 
-def compare_runs(before: str, after: str, format: str) -> int:
+def compare_runs(before: str, after: str | None, format: str) -> int:
     """Print the newer run with the verdicts about the older one. Returns the exit code."""
     _check_format(format)
-    older = load_report(run_folder(before))
+    first = run_folder(before)
+    older = load_report(first)
+    second = run_folder(after or "last", suite=older.suite)
+    if after is None and second.name == first.name:
+        older = load_report(_before(second, older.suite))
     then = Baseline.of(older.measurement(), captured_at=older.began)
-    report = load_report(run_folder(after), baseline=then)
+    report = load_report(second, baseline=then)
     _print(report, format)
     return report.comparison.exit_code
+
+
+def _before(run: Path, suite: str) -> Path:
+    """The run before the newest one of a suite."""
+    for folder in runs_of(suite):
+        if folder.name < run.name:
+            return folder
+    raise ConfigurationError(
+        f"there is nothing to compare: {run.name} is the only run of the suite {suite!r}."
+    )
 
 
 def write_baseline(name: str, path: Path | None, *, update: bool, repeats: int, allow: Sequence[str]) -> None:

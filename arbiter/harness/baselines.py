@@ -23,11 +23,11 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from arbiter.errors import ConfigurationError
+from arbiter.harness.comparisons import two
 from arbiter.harness.identity import Identity, JudgeIdentity, Measurement
 from arbiter.harness.rows import Row
 from arbiter.harness.scores import Outcome
 from arbiter.harness.writing import write_whole
-from arbiter.statistics import half_up
 
 FORMAT = 1
 MAX_LOST = 0.1
@@ -368,14 +368,10 @@ def _moves(old: Baseline, new: Baseline) -> Iterator[str]:
     then = then or {name: (mean, 0) for name, mean in old.dimensions.items()}
     for name in sorted({*then, *new.rows}):
         if name not in new.rows:
-            yield f"{name} {_shown(then[name][0])} → gone"
+            yield f"{name} {two(then[name][0])} → gone"
             continue
         row = new.rows[name]
         if name not in then:
-            yield f"{name} new → {_shown(row.mean)} ({row.n} cases)"
-        elif (_shown(row.mean), row.n) != (_shown(then[name][0]), then[name][1]):
-            yield f"{name} {_shown(then[name][0])} → {_shown(row.mean)} ({then[name][1]} → {row.n} cases)"
-
-
-def _shown(mean: float | None) -> str:
-    return "none" if mean is None else f"{half_up(mean, 2):.2f}"
+            yield f"{name} new → {two(row.mean)} ({row.n} cases)"
+        elif (two(row.mean), row.n) != (two(then[name][0]), then[name][1]):
+            yield f"{name} {two(then[name][0])} → {two(row.mean)} ({then[name][1]} → {row.n} cases)"

@@ -158,4 +158,10 @@ def scale_text(scale: Scale) -> str:
 
 
 def two(value: float | None) -> str:
-    return "none" if value is None else f"{half_up(value, 2):.2f}"
+    return "none" if value is None else decimals(value)
+
+
+def decimals(value: float, digits: int = 2, sign: str = "") -> str:
+    """A number as tables print it, with that many decimals; beyond the digits that a float has, as a power of ten."""
+    form = f"{sign}.{digits}f" if abs(value) < 1e15 else f"{sign}.3g"
+    return format(half_up(value, digits), form)

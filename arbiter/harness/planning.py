@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, variance
+from statistics import fmean, stdev, variance
 from typing import Literal
 
 from arbiter.errors import ConfigurationError, ParameterError
@@ -62,7 +62,7 @@ class Plan:
             for votes, cases in self.by_votes.items()
         ]
         wide = max(len(line[0]) for line in lines)
-        rows = [f" {first:<{wide}}" + "".join(f"{cell:>8}" for cell in rest) for first, *rest in lines]
+        rows = [f" {first:<{wide}}" + "".join(f"  {cell:>6}" for cell in rest) for first, *rest in lines]
         return "\n".join([head, *rows])
 
 
@@ -117,7 +117,7 @@ def _noise(
     scored = [[value for value in values if value is not None] for values in row.cases.values()]
     repeated = [values for values in scored if len(values) > 1]
     if len(repeated) > 1:
-        return math.sqrt(2 * fmean(variance(values) for values in repeated) / repeats), "repeats"
+        return math.hypot(*map(stdev, repeated)) * math.sqrt(2 / len(repeated) / repeats), "repeats"
     if split is not None:
         return split.change(repeats=repeats), "votes"
     raise ConfigurationError(

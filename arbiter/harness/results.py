@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import fsum
 from types import MappingProxyType
 from typing import Any, Literal
 
 from arbiter._values.copies import for_deep_copy
 from arbiter.harness.canonical import plain_copy
 from arbiter.harness.cases import Case
+from arbiter.harness.rows import mean_of
 from arbiter.harness.scores import Score
 from arbiter.harness.trajectories import Trajectory, Visits, trajectory_of
 from arbiter.history._items import RunHistory
@@ -137,7 +137,7 @@ class CaseResult:
         values = [
             s.value for s in self.scores if s.name == name and s.outcome == "scored" and s.value is not None
         ]
-        return fsum(values) / len(values) if values else None
+        return mean_of(values) if values else None
 
     def outcome(self, name: str) -> Outcome:
         """ "scored" if there is a value, else the worst outcome of that name.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -19,8 +19,18 @@ from arbiter.harness.scores import SHARE, Outcome, Scale
 from arbiter.statistics import Interval, PairedTest, paired, wilson
 
 _DECIMALS = 4
+_WHOLE = 2.0**40
+"""From here on, a float has no fourth decimal."""
 _PARTS = 64
 """The most votes, or node runs times votes, whose mean is read as the fraction that it was."""
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """The mean of values, also if their sum is beyond a float."""
+    try:
+        return fmean(values)
+    except OverflowError:
+        return math.fsum(value / len(values) for value in values)
 
 
 @lru_cache(maxsize=65_536)
@@ -30,6 +40,8 @@ def exact(value: float) -> Fraction:
     6.3333 is 19/3, the mean of three votes. A baseline keeps four decimals, so without this an unchanged
     case would differ from its baseline by 0.00003, and changes of a third would not cancel.
     """
+    if abs(value) >= _WHOLE:
+        return Fraction(value)
     rounded = Fraction(round(value * 10**_DECIMALS), 10**_DECIMALS)
     simple = rounded.limit_denominator(_PARTS)
     return simple if abs(simple - rounded) <= Fraction(1, 2 * 10**_DECIMALS) else rounded
@@ -66,7 +78,7 @@ class Row:
         scored = {
             case: [value for value in repeats if value is not None] for case, repeats in self.cases.items()
         }
-        return {case: fmean(values) for case, values in scored.items() if values}
+        return {case: mean_of(values) for case, values in scored.items() if values}
 
     @cached_property
     def units(self) -> Mapping[str, float]:
@@ -76,7 +88,7 @@ class Row:
         members: dict[str, list[float]] = {}
         for case, value in self.values.items():
             members.setdefault(self.clusters.get(case, case), []).append(value)
-        return {unit: fmean(values) for unit, values in members.items()}
+        return {unit: mean_of(values) for unit, values in members.items()}
 
     @property
     def n(self) -> int:

@@ -6,11 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import product
-from numbers import Real
 from typing import Any, Literal, get_args
 
 from arbiter.errors import ParameterError
-from arbiter.statistics._numbers import listed
+from arbiter.statistics._numbers import in_units, is_finite, listed
 
 Weights = Literal["none", "linear", "quadratic"]
 """How bad a disagreement is: all alike, by its distance, or by the square of its distance."""
@@ -33,9 +32,9 @@ def kappa(
         problem = f"expected two lists of one length, at least 1, got {len(first)} and {len(second)} labels."
         raise ParameterError("kappa", "second", problem)
     weight = _WEIGHTS[_one_of("kappa", "weights", weights, Weights)]
-    labels = dict.fromkeys([*first, *second])
     if weights != "none":
-        _numbers("kappa", labels)
+        labels = _numbers("kappa", dict.fromkeys([*first, *second]))
+        first, second = [labels[label] for label in first], [labels[label] for label in second]
     n = len(first)
     a, b = Counter(first), Counter(second)
     observed = math.fsum(weight(x, y) * k for (x, y), k in Counter(zip(first, second, strict=True)).items())
@@ -65,10 +64,13 @@ def krippendorff_alpha(
         ]
         for place, unit in enumerate(listed("krippendorff_alpha", "units", units, "lists"))
     ]
+    if level != "nominal":
+        labels = _numbers(
+            "krippendorff_alpha", dict.fromkeys(label for unit in given if len(unit) > 1 for label in unit)
+        )
+        given = [[labels[label] for label in unit] for unit in given if len(unit) > 1]
     compared = [Counter(unit) for unit in given if len(unit) > 1]
     totals = sum(compared, Counter[Any]())
-    if level != "nominal":
-        _numbers("krippendorff_alpha", totals)
     n = totals.total()
     distance = _distances(totals, level)
     observed = math.fsum(
@@ -99,10 +101,14 @@ def _distances(totals: Counter[Any], level: str) -> Callable[[Any, Any], float]:
     return lambda a, b: (ranks[a] - ranks[b]) ** 2
 
 
-def _numbers(function: str, labels: Iterable[object]) -> None:
-    for label in labels:
-        if not isinstance(label, Real) or not math.isfinite(label):
+def _numbers(function: str, labels: Iterable[Any]) -> dict[Any, float]:
+    """The labels in units of one number, in which no distance leaves the range of a float. Agreement depends on the
+    proportions of the distances alone."""
+    given = list(labels)
+    for label in given:
+        if not is_finite(label):
             raise ParameterError(function, "labels", f"expected finite numbers, got {label!r:.80}.")
+    return dict(zip(given, in_units(list(map(float, given)))[0], strict=True))
 
 
 def _one_of(function: str, parameter: str, value: str, choices: Any) -> str:

@@ -14,6 +14,8 @@ _MOST = 20_000
 """Terms of the continued fraction. At 10,000,000 degrees of freedom it needs about 6,000."""
 _MANY = 100_000.0
 """Degrees of freedom from which a quantile is that of the normal distribution, corrected by two terms."""
+_NORMAL = 1e10
+"""Degrees of freedom from which a tail is that of the normal distribution: the fraction would end too soon."""
 
 
 def t_tail(t: float, df: float) -> float:
@@ -26,6 +28,8 @@ def t_tail(t: float, df: float) -> float:
     df = number("t_tail", "df", df, above=0)
     if math.isnan(t):
         raise ParameterError("t_tail", "t", "expected a number, got nan.")
+    if df > _NORMAL:
+        return math.erfc(t / math.sqrt(2)) / 2
     squared = t * t / df
     half = _beta(df / 2, 0.5, 1 / (1 + squared), squared / (1 + squared)) / 2 if squared < math.inf else 0.0
     return half if t >= 0 else 1 - half
@@ -50,7 +54,7 @@ def t_quantile(p: float, df: float) -> float:
 def _upper(tail: float, df: float) -> float:
     """The t above 0 whose upper tail is `tail`, which is below 0.5."""
     if df > _MANY:
-        z = NormalDist().inv_cdf(1 - tail)
+        z = -NormalDist().inv_cdf(tail)
         return z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df * df)
     low, high = 0.0, 1.0
     while t_tail(high, df) > tail:

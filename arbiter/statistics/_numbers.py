@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from numbers import Real
 from typing import Any, NamedTuple
@@ -41,13 +42,17 @@ def moments(values: tuple[float, ...]) -> Moments:
     n, low, high = len(values), min(values), max(values)
     if low == high:
         return Moments(n, low, 0.0)  # the mean of equal values can be off by a bit, and then they "vary"
-    # In units of a power of two, which changes no digit: sums and squares of very large or very small values would
-    # leave the range of a float. An sd that does so itself is infinite.
-    _, unit = math.frexp(max(abs(low), abs(high)))
-    parts = [math.ldexp(value, -unit) for value in values]
+    parts, unit = in_units(values)  # an sd that leaves the range of a float itself is infinite
     mean = math.fsum(parts) / n
     sd = math.sqrt(math.fsum((part - mean) ** 2 for part in parts) / (n - 1))
     return Moments(n, math.ldexp(mean, unit), 2 * math.ldexp(sd / 2, unit))
+
+
+def in_units(values: Sequence[float]) -> tuple[list[float], int]:
+    """The values in units of a power of two, and its exponent. No digit changes, and none is above 1: sums and squares
+    of very large or very small values would leave the range of a float."""
+    _, unit = math.frexp(max(map(abs, values), default=0.0))
+    return [math.ldexp(value, -unit) for value in values], unit
 
 
 def listed(function: str, parameter: str, values: Any, members: str) -> tuple[Any, ...]:
@@ -66,7 +71,7 @@ def reals(function: str, parameter: str, values: Any, *, least: int = 1) -> tupl
     least `least` of them."""
     given = listed(function, parameter, values, "numbers")
     for place, value in enumerate(given):
-        if not _is_finite(value):
+        if not is_finite(value):
             problem = f"expected a finite number, got {value!r:.80}."
             raise ParameterError(function, f"{parameter}[{place}]", problem)
     if len(given) < least:
@@ -90,7 +95,7 @@ def number(
     at_most: float = math.inf,
 ) -> float:
     """A finite number within bounds. Raises `ParameterError` for anything else."""
-    if _is_finite(value) and above < value < below and at_least <= value <= at_most:
+    if is_finite(value) and above < value < below and at_least <= value <= at_most:
         return float(value)
     bounds = [
         f" {word} {bound:g}"
@@ -108,5 +113,8 @@ def count(function: str, parameter: str, value: Any, *, least: int = 0, most: in
     raise ParameterError(function, parameter, f"expected a whole number {bound}, got {value!r:.80}.")
 
 
-def _is_finite(value: Any) -> bool:
-    return (type(value) is float or isinstance(value, Real)) and math.isfinite(value)
+def is_finite(value: Any) -> bool:
+    try:
+        return (type(value) is float or isinstance(value, Real)) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond a float
+        return False

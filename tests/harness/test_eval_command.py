@@ -291,7 +291,16 @@ def test_two_runs_are_compared(files: Path) -> None:
     worse(files)
     Said("run")
     assert Said("compare", before, "last").code == 1
+    for given in ((before,), ("last",), ("parity",), ()):
+        said = Said("compare", *given)
+        assert (said.code, "regressed" in said.out) == (1, True)
     assert Said("compare", "last", before).code == 0
+
+
+def test_the_only_run_of_a_suite_is_not_compared_with_itself(files: Path) -> None:
+    Said("run")
+    said = Said("compare", "last")
+    assert (said.code, "is the only run of the suite 'parity'" in said.err) == (2, True)
 
 
 def test_a_plan_says_how_many_cases_it_takes(files: Path) -> None:

@@ -13,7 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arbiter.errors import ConfigurationError
-from arbiter.harness import Baseline, GateSettings, Identity, JudgeIdentity, RegressionError
+from arbiter.harness import (
+    Baseline,
+    Case,
+    CaseRun,
+    GateSettings,
+    Identity,
+    JudgeIdentity,
+    RegressionError,
+    Score,
+    Suite,
+)
+from arbiter.harness.planning import plan
 from tests.harness.measurements import (
     AFTER,
     BEFORE,
@@ -418,3 +429,26 @@ def test_wrong_settings_are_reported_together() -> None:
     ]
     with pytest.raises(ConfigurationError, match="min_drop: is 2, above max_drop, which is 1"):
         GateSettings(min_drop=2, max_drop=1)
+
+
+def test_very_large_scores_are_compared_and_printed_in_few_digits() -> None:
+    class Huge:
+        name, version, scale = "huge", "1", (0.0, 1.7e308)
+
+        def __init__(self, most: float) -> None:
+            self.most = most
+
+        def score(self, run: CaseRun) -> Score:
+            value = self.most * (1 - 0.01 * run.repeat - 0.001 * run.case.input)
+            return Score("huge", value, scale=self.scale)
+
+    def answer(given: int) -> int:
+        return given
+
+    given = [Case(f"case-{number}", number) for number in range(6)]
+    Suite("huge", given, scorers=[Huge(1.6e308)], repeats=2).run(answer).save_baseline("huge.json")
+    report = Suite("huge", given, scorers=[Huge(1e308)], repeats=2).run(answer, baseline="huge.json")
+    said = "huge fell by 5.95e+307 of 0–1.7e+308 (3.4e+306 or more counts; p 0.016, Holm over 1 of 2 rows)."
+    assert said in report.rendered("markdown").replace("\\", "")
+    assert max(map(len, report.rendered("markdown").splitlines())) < 200
+    assert "a drop of 1.43e+306 is found" in str(plan(report.rows["huge"]))

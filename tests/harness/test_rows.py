@@ -95,3 +95,8 @@ def test_very_large_counts_have_a_mean_and_a_spread() -> None:
     )
     largest = Row(name="n", cases={"a": (1e308,), "b": (1e308,), "c": (1.0,)}, scale=(0.0, math.inf))
     assert largest.mean == pytest.approx(6.6667e307, rel=1e-4)
+    repeated = Row(
+        name="n", cases={"a": (1e308, 1e308), "b": (1.5e308,)}, clusters={"a": "k"}, scale=(0.0, math.inf)
+    )
+    assert repeated.mean == pytest.approx(1.25e308)
+    assert (float(exact(1e308)), float(exact(-1e305))) == (1e308, -1e305)

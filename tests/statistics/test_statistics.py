@@ -93,6 +93,13 @@ def test_the_tail_of_an_infinite_t_is_empty() -> None:
     assert (t_tail(math.inf, 3), t_tail(-math.inf, 3), t_tail(1e200, 3)) == (0, 1, 0)
 
 
+@pytest.mark.parametrize("df", [1e11, 1e20, 1e62, 1e300])
+def test_t_with_very_many_degrees_of_freedom_is_normal(df: float) -> None:
+    for t in (-2.0, 0.5, 3.0, 8.0):
+        assert t_tail(t, df) == pytest.approx(scipy_stats.norm.sf(t), rel=1e-6, abs=0)
+    assert t_quantile(1e-20, df) == pytest.approx(scipy_stats.norm.ppf(1e-20), rel=1e-6)
+
+
 @pytest.mark.parametrize("alternative", ALTERNATIVES)
 @pytest.mark.parametrize("seed", range(8))
 def test_welch_is_that_of_scipy(seed: int, alternative: Alternative) -> None:
@@ -460,3 +467,8 @@ def test_the_size_of_the_numbers_changes_no_test(unit: float) -> None:
     d = cohen_d(first, second)
     assert cohen_d(wide_first, wide_second) == pytest.approx(d, rel=1e-9)
     assert paired([1e308, -1e308]).t == 0
+    for big, small in ((1e308, -1e308), (unit, 0.0), (10**300, 1)):
+        assert kappa([big, small, big], [big, big, small], weights="quadratic") == pytest.approx(-0.5)
+        assert krippendorff_alpha([[big, small], [big, big]], level="interval") == pytest.approx(0.0)
+    with pytest.raises(ParameterError, match="labels: expected finite numbers, got 1000"):
+        kappa([10**400, 1], [1, 1], weights="linear")

@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from arbiter.errors import ConfigurationError, describe
+from arbiter.harness.comparisons import decimals
 from arbiter.harness.reports import markdown
 from arbiter.harness.reports.markdown import escaped, table_row
 from arbiter.harness.reports.report import Report
@@ -90,11 +91,10 @@ def _overall(report: Report) -> str:
 
 
 def _with_change(mean: float, change: float | None, digits: int) -> str:
-    shown = f"{half_up(mean, digits):.{digits}f}"
+    shown = decimals(mean, digits)
     if change is None:
         return shown
-    rounded = half_up(change, digits)
-    return f"{shown} ({rounded:+.{digits}f})" if rounded else f"{shown} (=)"
+    return f"{shown} ({decimals(change, digits, '+')})" if half_up(change, digits) else f"{shown} (=)"
 
 
 def _status(report: Report) -> str:

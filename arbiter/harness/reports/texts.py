@@ -7,7 +7,7 @@ from math import isfinite
 from shlex import quote
 
 from arbiter.harness.agents import is_agent
-from arbiter.harness.comparisons import RowComparison, sentence
+from arbiter.harness.comparisons import RowComparison, decimals, sentence
 from arbiter.harness.judging import family_of
 from arbiter.harness.reports.report import Report
 from arbiter.harness.results import CaseResult
@@ -77,11 +77,11 @@ def _finds(found: RowComparison) -> str:
 
 
 def _signed(value: float | None) -> str:
-    return "" if value is None else f"{half_up(value, 2):+.2f}".replace("-", "−")
+    return "" if value is None else decimals(value, sign="+").replace("-", "−")
 
 
 def number(value: float | None) -> str:
-    return "—" if value is None else f"{half_up(value, 2):.2f}"
+    return "—" if value is None else decimals(value)
 
 
 def scale(row: Row) -> str:
