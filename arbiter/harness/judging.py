@@ -8,7 +8,7 @@ Evaluators and scorers know none of this: `Judging` gives them other judges in p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from arbiter.harness.canonical import is_mapping
 from arbiter.harness.identity import JudgeIdentity
 from arbiter.harness.limits import Limiter, Limiters, Limits, innermost, limited, provider_and_name
 from arbiter.harness.recordings import Asked, Place, Recordings
+from arbiter.harness.scores import Score
 from arbiter.harness.usage import Usage
 from arbiter.models import (
     ChatJudge,
@@ -63,6 +64,8 @@ class Judging:
         self.limiters = limiters or Limiters((limits or Limits()).judge_concurrency)
         self.votes = votes
         self.judges: dict[str, JudgeIdentity] = {}
+        self.others: dict[str, JudgeIdentity] = {}
+        """The judges of rows that the target's own rules ask, as in production."""
         self.kept = kept
         """Called with each answer that was paid for, such as to write it to the journal."""
         self.known: Mapping[tuple[str, str], Mapping[str, Any]] = {} if known is None else known
@@ -90,25 +93,32 @@ class Judging:
     def judge(self, row: str, judge: Judge, parts: Mapping[str, str] | None = None) -> Judge:
         """The judge of a row, asked on this way. `parts` are those of the row's version."""
         settings = judge_settings(judge)
-        self.judges[row] = JudgeIdentity(model=settings["model"], temperature=settings["temperature"])
+        self.judges[row] = _identity(settings)
         return _RowJudge(self, row, judge, settings, parts or {})
 
     def parts_of(self, evaluator: NodeEvaluator) -> Mapping[str, str]:
         """Hashes of what the scores of a node evaluator depend on beside its version: its judges, and their votes.
         Empty if it asks none."""
-        asked: list[Mapping[str, Any]] = []
-
-        def noted(judge: Judge) -> Judge:
-            asked.append(judge_settings(judge))
-            return judge
-
-        evaluator.with_judges(noted)
+        asked = _asked_by(evaluator)
         if not asked:
             return {}
         return {
             f"judge of {evaluator.name}": hash_of(asked),
             f"number of votes of {evaluator.name}": str(self.votes or 1),
         }
+
+    def note(self, evaluators: Iterable[NodeEvaluator]) -> None:
+        """Note the judges of the target's evaluators that are not asked on this way."""
+        for each in evaluators:
+            if each.name not in self.judges:
+                for settings in _asked_by(each):
+                    self.others[each.name] = _identity(settings)
+
+    def count_others(self, scores: Iterable[Score], thread_id: str) -> None:
+        """Count what these scores of the target's evaluators cost, unless their judges were asked on this way."""
+        for score in scores:
+            if score.calls and not self.others.keys().isdisjoint((score.name, score.name.partition(".")[0])):
+                self.usage.add("judge", score.model, score.usage, calls=score.calls, thread_id=thread_id)
 
     # Where a question belongs
 
@@ -215,6 +225,22 @@ class _RowJudge:
         thread_id, place = self._judging.place()
         asked = Asked(request=request, row=self._row, place=place, judge=self.settings, parts=self._parts)
         return asked, thread_id, self._judging.found(asked, thread_id)
+
+
+def _asked_by(evaluator: NodeEvaluator) -> list[Mapping[str, Any]]:
+    """The settings of the judges that an evaluator asks."""
+    asked: list[Mapping[str, Any]] = []
+
+    def noted(judge: Judge) -> Judge:
+        asked.append(judge_settings(judge))
+        return judge
+
+    evaluator.with_judges(noted)
+    return asked
+
+
+def _identity(settings: Mapping[str, Any]) -> JudgeIdentity:
+    return JudgeIdentity(model=settings["model"], temperature=settings["temperature"])
 
 
 def judge_settings(judge: Judge) -> Mapping[str, Any]:

@@ -219,6 +219,7 @@ class Suite:
                     "cache is 'judge', and no row of the suite asks a judge. Leave cache out."
                 )
             self._refuse_unknown_rows(measured)
+            judging.note(measured.evaluators)
             head = self._head(measured, cases, judging, mode)
             options: dict[str, Any] = {"ci": ci, "accept_changed": accept_changed}
             head |= {"mode": mode, "options": options, "left_out": len(self.cases) - len(cases)}
@@ -325,7 +326,7 @@ class Suite:
             cases={case.id: case.digest for case in cases},
             target=target.version(),
             rows={measure.name: measure.version for measure in measures},
-            judges=judging.judges,
+            judges={**judging.judges, **judging.others},
             repeats=self.repeats,
             votes=self.votes or 1,
             seed=self.seed,

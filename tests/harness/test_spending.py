@@ -132,6 +132,33 @@ def test_evaluators_leave_the_users_arbiter_os_after_the_run() -> None:
     assert list(arbiter_os.evaluators) == []
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_the_judges_of_a_governed_graph_are_counted_and_named(named: bool) -> None:
+    """They are asked by the rules of the graph, as in production."""
+    arbiter_os, judge = ArbiterOS(), Named(model_name="tester", answers=model(GRADE).answers)
+    arbiter_os.add_evaluator(JudgeEvaluator("good", "It is good.", judge))
+    graph = arbiter_os.govern(chain(Spy("plan")))
+    given = [Case("a", {"log": []}), Case("b", {"log": ["b"]})]
+    suite = Suite("governed", given, evaluators=["good"] if named else [], limits=Limits(concurrency=1))
+    report = suite.run(graph, arbiter_os=arbiter_os)
+    assert (report.usage["judge"].tokens, report.usage["judge"].calls, judge.calls) == (20, 2, 2)
+    assert report.results[0].usage["judge"]["tester"]["input_tokens"] == 7
+    assert report.judges == {"named:tester": False}
+    report.save_baseline("before.json")
+    limited = replace(suite, limits=Limits(concurrency=1, tokens=5)).run(graph, arbiter_os=arbiter_os)
+    assert [result.status for result in limited.results] == ["completed", "skipped_budget"]
+    other = ArbiterOS()
+    other.add_evaluator(JudgeEvaluator("good", "It is good.", model(GRADE)))
+    compared = suite.run(
+        other.govern(chain(Spy("plan"))), arbiter_os=other, baseline="before.json"
+    ).comparison
+    assert compared.rows["good"].reason.startswith("the judge of good changed: named:tester then")
+    replayed = suite.run(graph, arbiter_os=arbiter_os, mode="record") and suite.run(
+        graph, arbiter_os=arbiter_os, mode="mock"
+    )
+    assert (replayed.usage["judge"].tokens, replayed.usage["judge"].replayed_tokens) == (0, 20)
+
+
 def test_a_rubric_judges_whole_runs(project: Path) -> None:
     (project / "app.py").write_text("def answer(given):\n    return 'a refund'\n")
     (project / "suite.yaml").write_text(
