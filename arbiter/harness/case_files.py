@@ -68,10 +68,8 @@ def load_cases(path: str | Path) -> list[Case]:
     if not count and not mistakes:
         mistakes.append(PackMistake(str(path), 1, "", "the file has no cases"))
     if mistakes:
-        for case, said in (
-            *same_cases(cases),
-            *unmakeable(cases),
-        ):  # those of sound cases are found by the suite
+        # In a file without other mistakes, the suite finds these.
+        for case, said in (*same_cases(cases), *unmakeable(cases)):
             mistakes.append(PackMistake(str(path), int(case.source.rpartition(":")[2]), "", said))
         raise PackError(sorted(mistakes, key=lambda mistake: mistake.line))
     return cases

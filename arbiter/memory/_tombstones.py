@@ -121,7 +121,6 @@ class Tombstones(Records):
         await self.store.adelete(self.space, _BEGUN + entity_id)
 
     async def dig_up(self, messages: Collection[str]) -> None:
-
         def change(value: Value | None) -> Value | None:
             if value is None:
                 return None

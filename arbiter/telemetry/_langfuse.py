@@ -17,11 +17,10 @@ from arbiter.ledger._receivers import (
     Delivery,
     ExportedScore,
     ReceiverBusy,
-    ReceiverError,
     Refusal,
     ScoreReceiver,
 )
-from arbiter.telemetry._answers import BAD_SCORES, REASON, TRY_AGAIN, seconds_of
+from arbiter.telemetry._answers import REASON, meaning_of
 
 _COMMENT = 500
 _BYTES = 900_000
@@ -83,15 +82,13 @@ def _request(score: ExportedScore) -> CreateScoreRequest:
 
 def _read(error: ApiError) -> Exception:
     """The meaning of an answer with an error."""
-    status, body = error.status_code or 0, str(error.body)[:REASON]
-    if status in BAD_SCORES:
-        return BatchRefused(f"{status}: {body}")
-    if 300 <= status < 500 and status not in TRY_AGAIN:
-        return ReceiverError(
-            f"Langfuse answered {status}: {body}. Check LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY and "
-            "LANGFUSE_BASE_URL."
-        )
-    return ReceiverBusy(f"Langfuse answered {status}: {body}", retry_after=seconds_of(error.headers))
+    return meaning_of(
+        "Langfuse",
+        error.status_code or 0,
+        str(error.body)[:REASON],
+        error.headers,
+        "LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY and LANGFUSE_BASE_URL",
+    )
 
 
 def _api_of_environment() -> tuple[LangfuseAPI, str, str]:

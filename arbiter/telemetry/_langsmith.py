@@ -24,7 +24,7 @@ from arbiter.ledger._receivers import (
     Refusal,
     ScoreReceiver,
 )
-from arbiter.telemetry._answers import BAD_SCORES, REASON, TRY_AGAIN, seconds_of
+from arbiter.telemetry._answers import REASON, meaning_of
 
 _COMMENT = 500
 _CONFLICT, _NOT_FOUND = 409, 404
@@ -130,16 +130,8 @@ def _read() -> Generator[None]:
                 return
             if status == _NOT_FOUND:
                 raise LookupError(text) from error
-            if status in BAD_SCORES:
-                raise BatchRefused(f"{status}: {text}") from error
-            if status < 500 and status not in TRY_AGAIN:
-                raise ReceiverError(
-                    f"LangSmith answered {status}: {text}. Check LANGSMITH_API_KEY, LANGSMITH_WORKSPACE_ID and "
-                    "LANGSMITH_ENDPOINT."
-                ) from error
-            raise ReceiverBusy(
-                f"LangSmith answered {status}: {text}", retry_after=seconds_of(answer.headers)
-            ) from error
+            settings = "LANGSMITH_API_KEY, LANGSMITH_WORKSPACE_ID and LANGSMITH_ENDPOINT"
+            raise meaning_of("LangSmith", status, text, answer.headers, settings) from error
 
 
 def _answer_of(error: BaseException | None) -> requests.Response | None:

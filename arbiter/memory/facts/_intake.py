@@ -40,9 +40,9 @@ _SENSITIVITIES: dict[str | None, Sensitivity] = {each: each for each in get_args
 _USER = frozenset(
     {"user", "the user", "human", "the human", "speaker", "the speaker", "customer", "i", "self", "myself"}
 )
+"""Generic names that models use for the user of the turn."""
 _WITH_ID = re.compile(r".*\((?:id:? *)?([^()]+)\)|(?:id|participant|speaker):? +(.+)|['\"@](.+?)['\"]?")
 """Names with an id, as prompts show them, or as models write an id."""
-"""Generic names that models use for the user of the turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
