@@ -124,7 +124,7 @@ def test_an_interrupted_suite_interrupts_the_tests(files: pytest.Pytester) -> No
     assert not found.listoutcomes()[0]
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 @pytest.mark.parametrize(("dist", "runs"), [("worksteal", 2), ("loadfile", 1)])
 def test_a_suite_that_several_workers_ran_is_named(files: pytest.Pytester, dist: str, runs: int) -> None:
     result = files.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", "--dist", dist)

@@ -611,7 +611,9 @@ if sys.argv[2] == "terminated":
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("end", ["returns", "raises", "terminated"])
+@pytest.mark.parametrize(
+    "end", ["returns", *(pytest.param(end, marks=pytest.mark.slow) for end in ("raises", "terminated"))]
+)
 def test_everything_that_was_queued_is_written_when_the_script_ends(tmp_path: Path, end: str) -> None:
     subprocess.run([*python("-c", QUEUED), str(tmp_path / "l.db"), end], check=False)
     with Ledger(tmp_path / "l.db") as ledger:

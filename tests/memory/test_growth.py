@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -43,6 +43,7 @@ from arbiter.memory._notes import Traces
 from arbiter.memory.reflection._evaluator import MOST, Thoughts
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from tests.memory.facts_support import Room, claim, relations
+from tests.memory.memory_stores import opened
 from tests.memory.memory_support import NOON
 from tests.scripted import Scripted
 
@@ -178,6 +179,13 @@ def put(store: BaseStore, changes: Sequence[Change]) -> None:
 
 
 GROWING = {"entities": entities, "relationships": relationships, "other users": others}
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def any_store(request: pytest.FixtureRequest, postgres: Callable[[], str]) -> Generator[BaseStore]:
+    """An empty store of each kind in turn; PostgreSQL takes most of the time and reads what the others read."""
+    with opened(request.param, url=postgres) as store:
+        yield store
 
 
 @pytest.mark.lengthy

@@ -62,7 +62,7 @@ def conversation(seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("form", ["json", "zip"])
+@pytest.mark.parametrize("form", ["json", pytest.param("zip", marks=pytest.mark.slow)])
 def test_the_provider_shows_at_least_the_evidence_that_plain_bm25_finds(tmp_path: Path, form: str) -> None:
     path = tmp_path / "data.json"
     path.write_text(json.dumps([conversation(1)]))

@@ -172,6 +172,7 @@ def test_a_thread_that_grows_shows_its_new_node_runs_and_its_longer_path(
             browser.run(visit)
 
 
+@pytest.mark.slow
 def test_a_page_that_stays_open_keeps_its_newest_rows_and_a_link_to_the_others(
     browser: Chromium, tmp_path: Path
 ) -> None:
@@ -286,6 +287,7 @@ def _echo(text: Any) -> Any:
     return text
 
 
+@pytest.mark.slow
 def test_pages_of_measurements_are_accessible(
     browser: Chromium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +332,7 @@ def _findings(browser: Chromium, shown: Shown, addresses: Sequence[str]) -> dict
     return browser.run(visit, viewport={"width": 320, "height": 640})
 
 
-SOME = TEXTS[::9]
+SOME = TEXTS[::18]
 
 
 @pytest.mark.parametrize("texts", [SOME, pytest.param(TEXTS, marks=pytest.mark.slow)], ids=["some", "all"])
