@@ -90,7 +90,7 @@ def number(request: Request, name: str) -> int | None:
 
 
 def drawings_of(reader: Reader, thread: Mapping[str, Any]) -> list[Drawing]:
-    """The graph of a thread and its subgraphs, with the path of the newest node runs."""
+    """The graph of a thread and the subgraphs that ran last, with the path of the newest node runs."""
     by_graph: dict[str, list[Mapping[str, Any]]] = {}
     outcomes: dict[str, str] = {}
     bodies = reader.path(thread["id"])
@@ -100,12 +100,17 @@ def drawings_of(reader: Reader, thread: Mapping[str, Any]) -> list[Drawing]:
         if body["kind"] == "execution":
             outcomes[str(body.get("run", ""))] = str(body.get("outcome"))
         elif digest := body.get("graph") or (None if body.get("namespace") else whole):
-            by_graph.setdefault(digest, []).append(body)
+            runs = by_graph.pop(digest, [])
+            runs.append(body)
+            by_graph[digest] = runs  # at the end: the graphs that ran last are the last ones
+    drawn = [digest for digest in by_graph if digest != whole][1 - _GRAPHS :]
+    if whole in by_graph:
+        drawn.insert(0, whole)
     found: list[Drawing] = []
-    for digest, bodies in list(by_graph.items())[-_GRAPHS:]:
+    for digest in drawn:
         graph = reader.text("graph", digest)
         if graph is not None:
-            found.append(drawing_of(graph, bodies, outcomes))
+            found.append(drawing_of(graph, by_graph[digest], outcomes))
     return found
 
 

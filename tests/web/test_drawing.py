@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +179,19 @@ def test_a_subgraph_is_a_drawing_of_its_own(tmp_path: Path) -> None:
     found = path_of(tmp_path, outer.compile(), Check("all", lambda history: True))
     assert {(START, "think"): 1, ("think", "say"): 1, ("say", END): 1} in found
     assert {(START, "talk"): 1, ("talk", END): 1} in found
+
+
+def test_the_graph_of_a_thread_is_drawn_above_the_subgraphs_that_ran_last(tmp_path: Path) -> None:
+    names = [f"agent-{number}" for number in range(6)]
+    builder = graph_of(Spy("plan"))
+    builder.add_edge(START, "plan")
+    for before, name in pairwise(["plan", *names]):
+        inner = graph_of(Spy(f"{name}-works"))
+        inner.add_edge(START, f"{name}-works")
+        builder.add_node(name, inner.compile())
+        builder.add_edge(before, name)
+    outer, *inner = path_of(tmp_path, builder.compile())
+    assert (START, "plan") in outer
+    assert [(START, f"{name}-works") in each for name, each in zip(names[-3:], inner, strict=True)] == [
+        True
+    ] * 3
