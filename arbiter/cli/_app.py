@@ -309,7 +309,7 @@ def view(
     allow: AllowOption = None,
     reports: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Runs of `arbiter eval`, shown as pages; .arbiter/runs here."),
+        typer.Option(metavar="DIR", help="Runs of `arbiter eval`, shown as pages; .arbiter/evals here."),
     ] = None,
     open: Annotated[bool, typer.Option("--open", help="Open the browser.")] = False,
 ) -> None:

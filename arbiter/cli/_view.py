@@ -132,7 +132,7 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise ConfigurationError(
-                f"port {port} of {host} cannot be used: {error.strerror}. Give another with --port."
+                f"port {port} of {host} cannot be used: {error.strerror}. Give another with --host or --port."
             ) from None
     for free in range(port + 1, port + _TRIED):
         with suppress(OSError, OverflowError):

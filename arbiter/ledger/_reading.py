@@ -277,14 +277,16 @@ class Reader:
             return f"s.evaluator = {mark}", [evaluator]
         return f"s.evaluator = {mark} AND s.at >= {mark}", [evaluator, since]
 
-    def places(self, entries: Sequence[int]) -> dict[int, tuple[str, int]]:
-        """By id, the ref of the thread and the number of these entries."""
+    def places(self, entries: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """By id, the number of these entries and the names of their threads."""
         marks = ", ".join([self._mark] * len(entries)) or "NULL"
         rows = self._queries.rows(
-            f"SELECT e.id, t.ref, e.seq FROM entries e JOIN threads t ON t.id = e.thread WHERE e.id IN ({marks})",
+            "SELECT e.id, e.seq, t.ref, t.thread_id, t.erased_at FROM entries e JOIN threads t ON t.id = e.thread "
+            f"WHERE e.id IN ({marks})",
             list(entries),
         )
-        return {int(id): (str(ref), int(seq)) for id, ref, seq in rows}
+        names = ("seq", "ref", "thread_id", "erased_at")
+        return {int(id): dict(zip(names, place, strict=True)) for id, *place in rows}
 
 
 def time_of(micros: int) -> datetime:

@@ -81,11 +81,7 @@ def _values(ledger: Ledger, asked: Mapping[str, str]) -> dict[str, Any]:
         rows = rows_of([score[:3] for score in scores], _HOURS[unit])
     rows, size = bounded([row for row in rows if row["count"]])  # the others have no score to draw
     places = ledger.reader.places([entry for _, entry in worst])
-    lowest = [
-        {"score": score, "ref": places[entry][0], "seq": places[entry][1]}
-        for score, entry in worst
-        if entry in places
-    ]
+    lowest = [{"score": score, **places[entry]} for score, entry in worst if entry in places]
     return {"rows": rows, "size": size, "unit": unit, "lowest": lowest}
 
 

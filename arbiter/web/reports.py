@@ -26,7 +26,8 @@ def routes(context: ViewerContext) -> list[Route]:
     folder = FOLDER if context.reports is None else Path(context.reports)
 
     def reports(request: Request) -> Response:
-        return context.page(request, "reports.html", runs=_lines(folder), experiments=_lines(EXPERIMENTS))
+        runs, experiments = _lines(folder), _lines(EXPERIMENTS)
+        return context.page(request, "reports.html", runs=runs, experiments=experiments, folder=folder)
 
     def report(request: Request) -> Response:
         found = _found(folder, request)

@@ -223,7 +223,12 @@ def test_the_evaluations_page_shows_what_the_ledger_computes(books: tuple[Ledger
     assert re.findall(r'<table id="scores">.*?</table>', by_node, re.S) == [table]
     scored = ledger.items(evaluator="memo_quality")
     lowest = min(item.evaluation_results["memo_quality"].score for item in scored)
-    assert text_of(page).partition("Lowest scores")[2].strip().startswith(f"{lowest:.4g}: entry")
+    named = re.match(
+        rf"{lowest:.4g}: entry (\d+) of thread (\S+)", text_of(page).partition("Lowest scores")[2].strip()
+    )
+    assert named is not None
+    (item,) = [item for item in scored if (item.seq, item.thread_id) == (int(named[1]), named[2])]
+    assert item.evaluation_results["memo_quality"].score == lowest
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 1)), min_size=1, max_size=900))
@@ -388,6 +393,12 @@ def test_reports_of_evaluation_runs_are_pages(tmp_path: Path, monkeypatch: pytes
         assert "✗ not passed" in text_of(report)
         assert "<suite>" not in report
         assert "every cell agrees" in text_of(client.get("/reports/table1").text)
+
+
+def test_reports_name_the_folder_that_has_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with recorded(tmp_path / "l.db", 1) as ledger, opened(ledger, reports="elsewhere") as (_, client):
+        assert "There is no run in elsewhere yet." in text_of(client.get("/reports").text)
 
 
 @pytest.mark.lengthy

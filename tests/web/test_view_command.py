@@ -130,6 +130,7 @@ def test_people_have_their_own_tokens_and_roles(folder: Path) -> None:
 def test_wrong_options_are_sentences(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "tokens").write_text("ann: x\n")
+    (folder / "good").write_text(f"ann: {'a' * 64}\n")
     for options, said in (
         (("--host", "0.0.0.0"), "--host 0.0.0.0 lets others reach the viewer"),
         (("--tokens", "tokens"), "tokens:1: the SHA-256 of 'ann' is not of 64 hex digits."),
@@ -138,6 +139,7 @@ def test_wrong_options_are_sentences(folder: Path, monkeypatch: pytest.MonkeyPat
         (("--graph", "app.py:graph"), "expected NAME=module:graph"),
         (("--graph", "a=app.py:graph"), "--graph a needs -c"),
         (("--host", "no.such.host.invalid", "--tokens", "t"), "cannot be"),
+        (("--host", "192.0.2.1", "--tokens", "good"), "Give another with --host or --port."),
         (("--ledger", "none.db"), "there is no ledger at 'none.db'"),
     ):
         assert said in refused("view", "--port", str(free_port()), *options), options
