@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -31,6 +31,7 @@ _BEHIND = 1_000
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 Place = tuple[int, str]
 """An entry, and an evaluator in it; "" for several whose names the receiver did not give."""
+BEGINNING: Place = (0, "")
 
 
 @dataclass(slots=True)
@@ -97,25 +98,18 @@ class Outbox:
                 self.answered(found)
         return found
 
-    def waiting(self, most: int) -> Iterator[Outgoing]:
-        """The scores that are to be sent again, because the receiver did not know their runs, the oldest first."""
-        after: tuple[int, int, str] | None = (-1, 0, "")
-        while after is not None:
-            outgoing, after = self._waiting(most, after)
-            yield outgoing
-
-    def _waiting(
-        self, most: int, after: tuple[int, int, str]
-    ) -> tuple[Outgoing, tuple[int, int, str] | None]:
-        """Some of them, and the place of the last; None if there are no more."""
+    def waiting(self, most: int, after: Place) -> tuple[Outgoing, Place | None]:
+        """Scores after that place that are to be sent again, because the receiver did not know their runs, the
+        oldest first; and the place of the last one, None if there are no more.
+        """
         with self._store.engine.connect() as connection:
             rows = self._run(
                 connection,
-                "SELECT at, entry, evaluator FROM undelivered WHERE receiver = ? AND reason IS NULL "
-                f"AND (at, entry, evaluator) > (?, ?, ?) ORDER BY at, entry, evaluator LIMIT {most}",
+                "SELECT entry, evaluator FROM undelivered WHERE receiver = ? AND reason IS NULL "
+                f"AND (entry, evaluator) > (?, ?) ORDER BY entry, evaluator LIMIT {most}",
                 self._receiver, *after,
             ).all()  # fmt: skip
-            wanted = {(entry, evaluator) for _, entry, evaluator in rows}
+            wanted = {(entry, evaluator) for entry, evaluator in rows}
             marks = ", ".join([self._mark] * len({entry for entry, _ in wanted})) or "NULL"
             entries = tuple({entry for entry, _ in wanted})
             found = self._outgoing(connection, f"e.id IN ({marks}) ORDER BY e.id", entries, None)
@@ -126,7 +120,7 @@ class Outbox:
         if gone:  # its entry was pruned
             with self._store.writing() as connection:
                 self._forget(connection, gone)
-        return again, tuple(rows[-1]) if len(rows) == most else None
+        return again, (rows[-1][0], rows[-1][1]) if len(rows) == most else None
 
     def newest(self) -> int:
         """The newest entry of the ledger."""
@@ -260,7 +254,7 @@ class Outbox:
                 "entry = CASE WHEN excluded.entry > cursors.entry THEN excluded.entry ELSE cursors.entry END",
                 self._receiver, outgoing.upto, at,
             )  # fmt: skip
-            if rows:
+            if refused:
                 self._run(
                     connection,
                     "UPDATE cursors SET refused = (SELECT COALESCE(SUM(n), 0) FROM undelivered "
@@ -271,12 +265,15 @@ class Outbox:
     def first_sent(self, places: Iterable[Place]) -> dict[Place, float]:
         """When those of these scores that wait were sent first, in POSIX seconds."""
         wanted = set(places)
+        entries = {entry for entry, _ in wanted}
+        marks = ", ".join("?" * len(entries))
         with self._store.engine.connect() as connection:
             rows = self._run(
                 connection,
-                "SELECT entry, evaluator, at FROM undelivered WHERE receiver = ? AND reason IS NULL",
-                self._receiver,
-            )
+                "SELECT entry, evaluator, at FROM undelivered "
+                f"WHERE receiver = ? AND reason IS NULL AND entry IN ({marks})",
+                self._receiver, *entries,
+            )  # fmt: skip
             return {(entry, name): at / 1e6 for entry, name, at in rows if (entry, name) in wanted}
 
     def _forget(self, connection: Connection, places: Iterable[Place]) -> None:

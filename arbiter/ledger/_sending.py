@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from arbiter.errors import describe
 from arbiter.ledger._database import LedgerError
-from arbiter.ledger._outbox import Outbox, Outgoing, Place
+from arbiter.ledger._outbox import BEGINNING, Outbox, Outgoing, Place
 from arbiter.ledger._receivers import (
     BatchRefused,
     Delivery,
@@ -162,7 +162,11 @@ class Export:
         """Send everything that is committed. Raises `ReceiverError`, and `ReceiverBusy` if patience ends."""
         try:
             if time.monotonic() >= self._again_at:
-                for outgoing in self._patiently(self._waiting):
+                after: Place | None = BEGINNING
+                while after is not None:
+                    outgoing, after = self._patiently(
+                        partial(self._outbox.waiting, self.receiver.most, after)
+                    )
                     self._deliver(outgoing)
                 self._again_at = time.monotonic() + AGAIN_EVERY
             while True:
@@ -182,9 +186,6 @@ class Export:
     def finish(self) -> None:
         """Store how far the export has got, so that the next one begins there."""
         self._outbox.finish()
-
-    def _waiting(self) -> list[Outgoing]:
-        return list(self._outbox.waiting(self.receiver.most))
 
     def _deliver(self, outgoing: Outgoing) -> None:
         """Send a batch, if need be in parts, and store the answers."""
@@ -212,13 +213,25 @@ class Export:
         self.refused += sum(count for count, _ in answers.refused.values())
 
     def _sent(self, part: Sequence[ExportedScore]) -> Delivery:
-        delivery = self.receiver.send(part)
+        delivery: Any = self.receiver.send(part)
+        if not isinstance(delivery, Delivery):
+            raise ReceiverError(
+                f"the receiver {self.receiver.name!r} answered {delivery!r:.80}; expected a Delivery."
+            )
         refused = sum(refusal.count for refusal in delivery.refused)
         if delivery.accepted + refused + len(delivery.later) != len(part):
             raise ReceiverError(
                 f"the receiver {self.receiver.name!r} answered for {delivery.accepted} accepted, {refused} refused "
                 f"and {len(delivery.later)} later scores of a batch of {len(part)}."
             )
+        left = [score.id for score in part]
+        for id in delivery.later:
+            if id not in left:
+                raise ReceiverError(
+                    f"the receiver {self.receiver.name!r} answered that the score {id!r:.80} comes later; expected "
+                    "the `id` of a score of its batch, each once."
+                )
+            left.remove(id)
         return delivery
 
     def _note(
@@ -231,7 +244,7 @@ class Export:
         answers.accepted += delivery.accepted
         answers.later += [places[id] for id in delivery.later]
         for refusal in delivery.refused:
-            answers.refuse(_place_of(refusal, places, part), refusal.count, refusal.reason)
+            answers.refuse(_place_of(refusal, places, part), refusal.count, str(refusal.reason))
 
     def _refuse_overdue(self, answers: _Answers) -> None:
         """Refuse scores whose runs the receiver has not known for too long."""

@@ -6,7 +6,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from langsmith import Client
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from sqlalchemy import Engine, event
 
 from arbiter import ArbiterOS, ConfigurationError, EvaluationResult, telemetry
 from arbiter.ledger import Ledger
@@ -341,6 +342,67 @@ class Careless(ScoreReceiver):
 
     def send(self, batch: Sequence[ExportedScore]) -> Delivery:
         return Delivery(accepted=len(batch) - 1)
+
+
+class Answering(ScoreReceiver):
+    """A receiver that gives the answer of a function."""
+
+    name = "answering"
+    most = 2
+
+    def __init__(self, answer: Callable[[Sequence[ExportedScore]], Any]) -> None:
+        self.answer = answer
+
+    def send(self, batch: Sequence[ExportedScore]) -> Any:
+        return self.answer(batch)
+
+
+MISFITS: list[tuple[Callable[[Sequence[ExportedScore]], Any], str]] = [
+    (
+        lambda batch: Delivery(accepted=1, later=["nobody's"]),
+        'answered that the score "nobody\'s" comes later',
+    ),
+    (lambda batch: Delivery(accepted=0, later=[batch[0].id] * 2), "of its batch, each once"),
+    (lambda batch: None, "answered None; expected a Delivery"),
+]
+
+
+@pytest.mark.parametrize(("answer", "said"), MISFITS)
+def test_an_answer_that_fits_no_batch_stops_the_export_with_a_sentence(
+    ledger: Ledger, answer: Callable[[Sequence[ExportedScore]], Any], said: str
+) -> None:
+    recorded(ledger)
+    export = ledger.export_to(Answering(answer))
+    until(lambda: not export.is_running)
+    assert export.stopped_by is not None
+    assert said in export.stopped_by
+    assert (
+        ledger.export_to(Answering(lambda batch: Delivery(accepted=len(batch))), follow=False).accepted == 2
+    )
+
+
+def test_scores_that_wait_are_found_by_an_index(tmp_path: Path) -> None:
+    selected: list[tuple[str, Any]] = []
+
+    def note(connection: Any, cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        if statement.startswith("SELECT") and "FROM undelivered" in statement:
+            selected.append((statement, values))
+
+    waits = Answering(lambda batch: Delivery(accepted=0, later=[score.id for score in batch]))
+    with Ledger(tmp_path / "l.db") as ledger:
+        recorded(ledger, 3)
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            ledger.export_to(waits, follow=False)
+            ledger.export_to(waits, follow=False)
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+        assert ledger.receivers()[0].waiting == 6
+    with closing(sqlite3.connect(tmp_path / "l.db")) as database:
+        for statement, values in selected:
+            plan = " ".join(row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {statement}", values))
+            assert "(receiver=? AND " in plan, statement
+            assert "TEMP B-TREE" not in plan, statement
 
 
 class Picky(ScoreReceiver):
