@@ -333,7 +333,11 @@ def _made(
 
 
 def _text(redactor: ContentRedactor, text: str | None) -> str | None:
-    return None if text is None else str(redactor.redact(text[: _TEXT + _BEYOND]))[:_TEXT]
+    if text is None:
+        return None
+    redacted = str(redactor.redact(text[: _TEXT + _BEYOND]))
+    # An exporter drops an attribute with half of a surrogate pair, which models write now and then.
+    return redacted.encode("utf-8", "backslashreplace").decode()[:_TEXT]
 
 
 def _state(record: Record, state: Mapping[str, Any]) -> str | None:

@@ -324,6 +324,19 @@ def test_contents_are_sent_only_when_asked_for_and_then_without_secrets() -> Non
     assert secret not in everything
 
 
+def test_texts_with_half_of_a_surrogate_pair_have_a_form_that_a_collector_takes() -> None:
+    arbiter_os, kept = observed(
+        Check("odd", lambda _: (False, "\ud83d is cut"), on_deny="audit"),
+        Judge("quality", lambda _: EvaluationResult(0.4, False, "half of \ud83d")),
+        contents=True,
+    )
+    arbiter_os.govern(chain(Spy("a"))).invoke({})
+    assert arbiter_os.drain(60)
+    (judged,), (decided,) = kept.records("gen_ai.evaluation.result"), kept.records("arbiter.policy.decision")
+    assert judged["gen_ai.evaluation.explanation"] == "half of \\ud83d"
+    assert decided["arbiter.reason"] == "\\ud83d is cut"
+
+
 @MODES
 def test_what_a_constitution_redacts_is_redacted_in_spans_too(tmp_path: Path, mode: str) -> None:
     """No ledger is needed for it, and a reload holds from the next node run on."""
