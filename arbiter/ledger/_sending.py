@@ -44,7 +44,7 @@ _FEW = 20
 
 
 class _StoppedError(Exception):
-    """The export was stopped while it waited."""
+    """The export was stopped while it waited, or between two batches."""
 
 
 @dataclass(slots=True)
@@ -189,6 +189,8 @@ class Export:
 
     def _deliver(self, outgoing: Outgoing) -> None:
         """Send a batch, if need be in parts, and store the answers."""
+        if self._stopping.is_set():
+            raise _StoppedError
         if not outgoing.scores:
             return
         answers = _Answers()

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -378,6 +379,26 @@ def test_an_answer_that_fits_no_batch_stops_the_export_with_a_sentence(
     assert said in export.stopped_by
     assert (
         ledger.export_to(Answering(lambda batch: Delivery(accepted=len(batch))), follow=False).accepted == 2
+    )
+
+
+def test_an_export_that_is_stopped_sends_no_further_batch(ledger: Ledger) -> None:
+    sends, is_stopped = Event(), Event()
+
+    def answer(batch: Sequence[ExportedScore]) -> Delivery:
+        sends.set()
+        assert is_stopped.wait(60)
+        return Delivery(accepted=len(batch))
+
+    recorded(ledger, 3)
+    export = ledger.export_to(Answering(answer))
+    assert sends.wait(60)
+    assert not export.stop(timeout=0)
+    is_stopped.set()
+    until(lambda: not export.is_running)
+    assert export.accepted == 2
+    assert (
+        ledger.export_to(Answering(lambda batch: Delivery(accepted=len(batch))), follow=False).accepted == 4
     )
 
 
