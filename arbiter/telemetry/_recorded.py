@@ -114,19 +114,21 @@ class _Batches:
         self._sent = 0
 
     def add(self, found: Iterable[Any]) -> None:
-        if self._exporter is not None:
-            self._waiting += found
-            while len(self._waiting) >= _BATCH:
+        if self._exporter is None:
+            return
+        for each in found:
+            self._waiting.append(each)
+            if len(self._waiting) == _BATCH:
                 self._send()
 
     def finish(self) -> int:
         """Send what is left. Returns how much was sent in all."""
-        while self._waiting:
+        if self._waiting:
             self._send()
         return self._sent
 
     def _send(self) -> None:
-        batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+        batch, self._waiting = self._waiting, []
         # The results of both exporters are enums of their own, with the same names.
         if self._exporter.export(batch).name != "SUCCESS":
             raise LedgerError(
