@@ -218,6 +218,8 @@ class Scan:
         if name in TYPES:
             return None
         meant = {"True": "true", "False": "false", "None": "null"}.get(name)
+        if name == "state" and "input" in self.variables:
+            meant = "input"
         known = f"Variables: {', '.join(sorted(self.variables))}.{self._nearest(name)}"
         raise ConditionError(
             self.expression, f"there is no variable {name!r}. {f'Write {meant}' if meant else known}"

@@ -28,6 +28,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
+from yaml.parser import ParserError
+from yaml.scanner import ScannerError
 
 from arbiter.errors import (
     ConfigurationError,
@@ -276,7 +278,9 @@ def _parse(file: Traversable, name: str, bounds: Bounds) -> Document:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem = ", ".join(filter(None, (error.context, error.problem)))
-        raise _UnreadableError(line, f"expected YAML; {problem}") from None
+        is_form = isinstance(error, ScannerError | ParserError)
+        remedy = ". Check the indentation (no tabs), brackets and quotes" if is_form else ""
+        raise _UnreadableError(line, f"expected YAML; {problem}{remedy}") from None
     except yaml.YAMLError:  # a character that YAML does not allow; PyYAML reports no line
         raise _UnreadableError(1, "expected YAML, got a file with control characters") from None
     if root is None:
@@ -413,8 +417,26 @@ def _message(model: type[PackModel], details: ErrorDetails, also: Iterable[str] 
     if kind == "string_pattern_mismatch":
         pattern = details.get("ctx", {}).get("pattern")
         return f"expected a text like {pattern}, got {short(got)}"
-    quotes = ". YAML reads on, off, yes and no so unless they are in quotes" if isinstance(got, bool) else ""
-    return f"expected {_expected(details)}, got {short(got)}{quotes if kind in _TEXTS else ''}"
+    remedy = quotes(got) if kind in _TEXTS else _as_list(got) if kind == "list_type" else ""
+    return f"expected {_expected(details)}, got {short(got)}{remedy}"
+
+
+def quotes(got: object) -> str:
+    """The remedy for a text such as `off`, which YAML reads as a bool; "" for any other value."""
+    return ". YAML reads on, off, yes and no so unless they are in quotes" if isinstance(got, bool) else ""
+
+
+def _as_list(got: object) -> str:
+    """How to write a value that should have been a list, or ""."""
+    match got:
+        case None:
+            return ". Write [] for none"
+        case str():
+            return f". Write [{got}]" if len(got) < 60 else ""
+        case dict():
+            return ". Begin each entry with '- '"
+        case _:
+            return ""
 
 
 def _keys_at(model: type[PackModel], place: Sequence[str | int]) -> Iterable[str]:

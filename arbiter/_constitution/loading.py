@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from arbiter._constitution.documents import (
     explain,
     pack_files,
     pack_folder,
+    quotes,
     read_document,
     short,
     validate,
@@ -402,6 +404,11 @@ class _Loader:
                     str(inside),
                     str(root.joinpath(folder)),
                 )
+        absent = [folder for folder in FOLDERS if folder not in folders]
+        for other in root.iterdir() if absent else ():
+            meant = closest(other.name, absent)
+            if meant and other.is_dir() and pack_files(other):
+                _log.warning("the YAML files in %r are not read. Did you mean %r?", str(other), meant)
 
     def _take(self, file: Traversable, name: str, prefix: str = "") -> _Pack | None:
         self.files.append(name)
@@ -500,7 +507,7 @@ class _Loader:
         document = pack.document
         name: object = entry.get("name")
         if not isinstance(name, str) or not name:
-            got = repr(name) if "name" in entry else "nothing"
+            got = f"{name!r}{quotes(name)}" if "name" in entry else "nothing"
             self.mistakes.append(document.mistake((*place, "name"), f"expected a text, got {got}"))
             origins = dict.fromkeys(entry, (document, place))
             self.twins.append(_Rule(section, pack, place, {**entry, "name": "-"}, origins, "enforce"))
@@ -617,8 +624,10 @@ class _Loader:
         use: object = rule.data.get("use")
         kinds = KINDS[rule.section]
         problem: str
-        if not isinstance(use, str) or not use:
-            problem = f"expected the kind of the rule, got {use!r}" if "use" in rule.data else _NO_USE
+        if "use" not in rule.data:
+            problem = _NO_USE + self._nearest_rule(rule)
+        elif not isinstance(use, str) or not use:
+            problem = f"expected the kind of the rule, got {use!r}"
         elif use in kinds:
             return cast("type[Contract]", class_at(kinds[use]))
         elif "." not in use:
@@ -655,6 +664,14 @@ class _Loader:
         if report:
             self.mistakes.append(rule.mistake(("use",) if "use" in rule.data else (), problem))
         return None
+
+    def _nearest_rule(self, rule: _Rule) -> str:
+        """`". Did you mean 'model_calls'?"`, a rule of a pack that this one extends, or ""."""
+        below = self._below(rule.pack)
+        extended = (pack for pack in self.packs.values() if id(pack) in below)
+        names = [str(entry.get("name")) for pack in extended for entry in getattr(pack.file, rule.section)]
+        hint = nearest(rule.name, names)
+        return f".{hint}" if hint else ""
 
     def _allows(self, path: str) -> bool:
         found = [prefix for prefix in self.allow if path.startswith(prefix)]
@@ -727,11 +744,13 @@ class _Loader:
         return None
 
     def _nearest_model(self, rule: _Rule, cls: type[Contract], place: Place) -> str:
-        """`" Did you mean 'judge'?"` for a parameter that names a model, or ""."""
+        """`" Did you mean 'judge'?"`, or how to name one, for a parameter that names a model, or ""."""
         name = rule.data.get(str(place[0])) if place else None
         if not isinstance(name, str) or place[0] not in takes_model(cls) or name in self.models:
             return ""
-        return nearest(name, self.models)
+        if (hint := nearest(name, self.models)) or ":" in name:
+            return hint
+        return f" Write a name like 'openai:gpt-5-mini', or pass models={{{name!r}: ...}}."
 
     def _check_others(
         self, rule: _Rule, cls: type[Contract], left: Mapping[str, Any], *, whole: bool = False
@@ -998,14 +1017,11 @@ def _plain(value: Any) -> Any:
 
 
 def _place_of(parameter: str) -> Place:
-    """`allow[2].when` as ("allow", 2, "when")."""
-    steps: list[str | int] = []
-    for part in parameter.replace("[", ".[").split("."):
-        if part.startswith("[") and part.endswith("]") and part[1:-1].isdigit():
-            steps.append(int(part[1:-1]))
-        elif part:
-            steps.append(part)
-    return tuple(steps)
+    """`allow[2].when` as ("allow", 2, "when"), and `weights['a']` as ("weights", "a")."""
+    return tuple(
+        int(index) if index else key or name
+        for index, key, name in re.findall(r"\[(\d+)\]|\['(.*?)'\]|([^.\[]+)", parameter)
+    )
 
 
 def _wanted(how: Tighter | None, before: Any) -> str:
@@ -1017,7 +1033,7 @@ def _wanted(how: Tighter | None, before: Any) -> str:
         case "fewer":
             return f"nothing beyond {before!r}"
         case "more" | "wider":
-            return f"all of {before!r}"
+            return f"all of {before!r}" if before else "none"
         case "denial":
             return f"{before!r} or 'raise'" if before != "raise" else "'raise'"
         case _:

@@ -201,12 +201,14 @@ version: 1
 name: {name}
 description: What may happen.
 extends: [arbiter:kernel]
-checkers: []
-#  - name: payments_are_small
-#    use: condition
-#    target_instructions: [TOOL_CALL]
-#    deny_when: "input.amount > 1000"
 routers: []
+checkers: []
+# An example, in place of the line above:
+# checkers:
+#   - name: payments_are_small
+#     use: condition
+#     target_instructions: [TOOL_CALL]
+#     deny_when: "input.amount > 1000"
 """
 _EVALUATORS = """\
 {header}# The evaluators of {graph}. Routers decide by their results.
@@ -215,9 +217,11 @@ version: 1
 name: {name}
 description: How good it was.
 evaluators: []
-#  - name: answer_is_short
-#    use: length
-#    key: answer
-#    at_most: 2000
-#    target_instructions: [RESPOND]
+# An example, in place of the line above:
+# evaluators:
+#   - name: answer_is_short
+#     use: length
+#     key: answer
+#     at_most: 2000
+#     target_instructions: [RESPOND]
 """

@@ -339,6 +339,20 @@ def test_the_files_that_init_writes_are_valid(where: str, project: Path) -> None
     typed("lint", where, "-c", "new")
 
 
+def test_the_examples_in_the_files_that_init_writes_are_rules(project: Path) -> None:
+    """They take the place of the line above them, as the files say."""
+    typed("init", "team:graph", "new", "--yes")
+    for folder, rule in (("policies", "payments_are_small"), ("evaluators", "answer_is_short")):
+        file = project / "new" / folder / "team.yaml"
+        before, said, example = file.read_text(encoding="utf-8").partition(
+            "# An example, in place of the line"
+        )
+        assert said
+        lines = [line.removeprefix("# ") for line in example.splitlines()[1:]]
+        file.write_text("\n".join([*before.splitlines()[:-1], *lines]), encoding="utf-8")
+        assert rule in typed("explain", rule, "-c", "new")
+
+
 @pytest.mark.parametrize(
     ("name", "docstring", "instruction"),
     [

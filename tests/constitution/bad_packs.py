@@ -37,11 +37,11 @@ bad(
     "tabs",
     b"version: 1\nname: x\ncheckers:\n\t- name: y\n",
     "{file}:4: expected YAML",
-    "cannot start any token",
+    "cannot start any token. Check the indentation (no tabs), brackets and quotes",
 )
 bad("unclosed-bracket", b"version: [1\nname: x\n", "{file}:2: expected YAML")
 bad("unclosed-quote", b'version: 1\nname: "x\n', "expected YAML")
-bad("bad-indent", b"version: 1\n  name: x\n", "{file}:2: expected YAML")
+bad("bad-indent", b"version: 1\n  name: x\n", "{file}:2: expected YAML", "Check the indentation")
 bad("two-documents", b"version: 1\n---\nversion: 1\n", "expected YAML", "single document")
 bad("not-utf-8", b"version: 1\nname: \xff\xfe\n", "{file}:2: expected UTF-8 text")
 bad("latin-1", "version: 1\nname: café\n".encode("latin-1"), "{file}:2: expected UTF-8 text")
@@ -228,12 +228,45 @@ bad(
     "{file}:5: checkers[0].name: expected a text, got nothing",
 )
 bad("rule-name-empty", rule("name: '', use: forbid_sequence"), "checkers[0].name: expected a text, got ''")
+bad(
+    "rule-name-no",
+    rule("name: no, use: at_most, times: 1"),
+    "checkers[0].name: expected a text, got False. YAML reads on, off, yes and no so unless",
+)
 bad("rule-name-a-number", rule("name: 3, use: forbid_sequence"), "checkers[0].name: expected a text, got 3")
 bad(
     "rule-without-use",
     rule("name: x"),
     "{file}:5: checkers[0]: expected `use`, the kind of the rule, got nothing",
 )
+bad(
+    "the-name-of-an-extended-rule-misspelt",
+    "extends: [arbiter:kernel]\n" + rule("name: model_call, times: 10"),
+    "{file}:6: checkers[0]: expected `use`, the kind of the rule, got nothing. Did you mean 'model_calls'?",
+)
+bad(
+    "targets-for-a-rule-that-had-none",
+    "extends: [arbiter:kernel]\n" + rule("name: model_calls, target_nodes: pay"),
+    "{file}:6: checkers[0].target_nodes: expected none, got ['pay']; it changes the rule at",
+)
+bad(
+    "a-weight-of-a-part",
+    rule("name: x, use: weighted, weights: {quality: -1}", "evaluators"),
+    "{file}:5: evaluators[0].weights.quality: expected a number above 0",
+)
+bad(
+    "a-model-without-a-provider",
+    rule("name: x, use: judge, rubric: Good., model: grader", "evaluators"),
+    "Write a name like 'openai:gpt-5-mini', or pass models={'grader': ...}.",
+)
+bad(
+    "the-state-in-a-condition-on-an-output",
+    rule("name: x, use: condition, pass_when: state.amount > 1", "evaluators"),
+    "there is no variable 'state'. Write input.",
+)
+bad("no-list", "checkers:\n", "{file}:4: checkers: expected a list, got None. Write [] for none")
+bad("a-text-for-a-list", "extends: arbiter:kernel\n", "got 'arbiter:kernel'. Write [arbiter:kernel]")
+bad("a-mapping-for-a-list", "checkers:\n  x:\n    use: at_most\n", "Begin each entry with '- '")
 bad("rule-use-a-list", rule("name: x, use: [budget]"), "checkers[0].use: expected the kind of the rule")
 bad("unknown-kind", rule("name: x, use: budgets"), "{file}:5: checkers[0].use", "Did you mean 'budget'?")
 bad(
