@@ -122,5 +122,6 @@ def test_the_json_is_the_same_from_postgresql(folder: Path, postgres_url: str) -
         for table in metadata.sorted_tables:
             if rows := [dict(row) for row in one.execute(table.select()).mappings()]:
                 other.execute(table.insert(), rows)
+    copied_from.dispose()
     copied_to.dispose()
     assert typed("replay", "-c", "next.yaml", "--format", "json", "--ledger", postgres_url, code=1) == out
