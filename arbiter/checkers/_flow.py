@@ -113,6 +113,10 @@ class FlowChecker(PolicyChecker):
             label: source.instructions for label, source in self._sources.items() if not source.input_keys
         }
         """For each label that no input has, where alone it can come from."""
+        sources = self._sources.values()
+        self.labelled_keys = sorted(
+            {key for each in sources for key in (*(each.keys or ()), *each.input_keys)}
+        )
         self._forbidden: dict[Instruction, list[str]] = {}
         for label, instructions in forbid.items():
             if label not in self._sources:
@@ -121,6 +125,7 @@ class FlowChecker(PolicyChecker):
             for instruction in sorted(self._read(instructions, f"forbid.{label}"), key=str):
                 self._forbidden.setdefault(instruction, []).append(label)
         self._refuse_contradictions()
+        self.awaited_steps = (*map(tuple, self.written_by.values()), tuple(self._forbidden))
 
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
         return True  # every node is followed; `check_before` applies the targets

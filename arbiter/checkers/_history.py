@@ -45,6 +45,7 @@ class HistoryPolicyChecker(PolicyChecker):
         super().__init__(name, **options)
         self.bad_sequence = tuple(find_instruction(step) for step in bad_sequence)
         self.adjacent = adjacent
+        self.awaited_steps = tuple((step,) for step in self.bad_sequence)
 
     def check_before(self, history: History) -> Verdict:
         *before, last = self.bad_sequence

@@ -104,7 +104,7 @@ class RateLimitChecker(PolicyChecker):
         wait = -(-missing // self.calls) / _NANO
         return Verdict.deny(
             f"the rate of {self.calls} in {self.per_seconds:g} s per {self.per} is used up; "
-            f"the next is possible in {wait:.3g} s"
+            f"the next is possible in {f'{wait:.0f}' if wait >= 100 else f'{wait:.3g}'} s"
         )
 
     def handlers(self, history: History) -> Sequence[BaseCallbackHandler]:

@@ -91,7 +91,7 @@ def _without_results(
 
 
 def _without_labels(rule: Contract, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """A label that no node of the graph assigns."""
+    """A label that no node of the graph assigns, and labels that no node may not read."""
     sources: Mapping[str, frozenset[Instruction]] = getattr(rule, "written_by", {})
     for label, instructions in sources.items() if is_a(rule, "FlowChecker") else ():
         if all(node.instruction not in instructions for node in nodes):
@@ -101,6 +101,10 @@ def _without_labels(rule: Contract, nodes: Sequence[Node]) -> Iterator[Finding]:
                 f"its label {label!r} is written by {wanted}, which no node of this graph is",
                 _held(nodes),
             )
+    readers = rule.awaited_steps[-1] if is_a(rule, "FlowChecker") else ()
+    if readers and all(node.instruction not in readers for node in nodes):
+        wanted = " or ".join(sorted(map(str, readers)))
+        yield _dead(rule, f"it keeps data from {wanted}, which no node of this graph is", _held(nodes))
 
 
 def _held(nodes: Sequence[Node]) -> str:

@@ -82,6 +82,8 @@ def _keys(rule: Contract) -> Iterator[tuple[str, str, Literal["reads", "writes"]
         yield f"reads the key {key!r}", key, "writes"
     for key in getattr(rule, "bound_to", ()):
         yield f"is bound to {key!r}", key, "reads"
+    for key in getattr(rule, "labelled_keys", ()):
+        yield f"labels {key!r}", key, "writes"
 
 
 def _input_field(

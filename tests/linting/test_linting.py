@@ -446,6 +446,31 @@ MISSES: list[tuple[str, str, list[Contract]]] = [
             )
         ],
     ),
+    (
+        "dead-rule",
+        "warning",
+        [kinds.FlowChecker("f", labels={"u": kinds.Label(input_keys=["x"])}, forbid={"u": ["DELEGATE"]})],
+    ),
+    (
+        "unknown-field",
+        "warning",
+        [
+            kinds.FlowChecker(
+                "f",
+                labels={"u": kinds.Label(written_by=["GENERATE"], keys=["scores"])},
+                forbid={"u": ["TOOL_CALL"]},
+            )
+        ],
+    ),
+    (
+        "unknown-field",
+        "warning",
+        [
+            kinds.FlowChecker(
+                "f", labels={"u": kinds.Label(input_keys=["scoer"])}, forbid={"u": ["TOOL_CALL"]}
+            )
+        ],
+    ),
 ]
 FINE: list[list[Contract]] = [
     [

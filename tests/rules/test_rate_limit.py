@@ -47,6 +47,13 @@ def passes(app: Any, config: Any = None, *, mode: str = "sync") -> bool:
     return True
 
 
+def test_a_long_wait_is_in_whole_seconds() -> None:
+    app = limited(chain(Spy("pay")), RateLimitChecker("rate", 1, 5400), clock=Clock())
+    assert passes(app)
+    with pytest.raises(PolicyViolationError, match="the next is possible in 5400 s"):
+        run(app, {"log": []})
+
+
 @MODES
 def test_so_many_calls_in_so_much_time(mode: str) -> None:
     clock, pay = Clock(), Spy("pay")

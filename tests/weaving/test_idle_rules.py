@@ -26,6 +26,7 @@ from arbiter import (
     ConfigurationError,
     CorrectionGate,
     History,
+    HistoryPolicyChecker,
     PolicyChecker,
     PolicyViolationError,
     UnknownNodeError,
@@ -35,11 +36,13 @@ from arbiter.checkers import (
     ApprovalChecker,
     AtMost,
     ConditionChecker,
+    FlowChecker,
+    Label,
     NeverAfter,
     RequireBefore,
     ToolsChecker,
 )
-from arbiter.instructions import GENERATE, RESPOND, TOOL_CALL, VERIFY
+from arbiter.instructions import GENERATE, REFLECT, RESPOND, TOOL_CALL, VERIFY
 from arbiter.routers import EscalationRouter
 from tests.support import MODES, Chat, Check, Judge, Route, Spy, State, allow, chain, good, run, thread
 
@@ -364,6 +367,27 @@ def test_a_rule_that_waits_for_no_node_is_reported_once(
     app.invoke({})
     assert caplog.messages == [
         f"checker 'rule' waits for a step that never comes: {why}Correct the step, or remove the rule."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "missing"),
+    [
+        (HistoryPolicyChecker("rule", [REFLECT, GENERATE]), "REFLECT"),
+        (FlowChecker("rule", {"web": Label(written_by=["TOOL_CALL"])}, {"web": ["GENERATE"]}), "TOOL_CALL"),
+        (FlowChecker("rule", {"web": Label(written_by=["GENERATE"])}, {"web": ["RESPOND"]}), "RESPOND"),
+    ],
+)
+def test_a_rule_on_several_instructions_of_which_one_is_missing_is_reported(
+    rule: PolicyChecker, missing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is for all nodes, and without that instruction it denies none of them."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(rule)
+    arbiter_os.govern(graph_of("write", "respond"), {"write": GENERATE}).invoke({})
+    assert caplog.messages == [
+        f"checker 'rule' waits for a step that never comes: no node has the instruction {missing}. "
+        "Correct the step, or remove the rule."
     ]
 
 
