@@ -60,7 +60,7 @@ def callers() -> int:
 
 
 def with_article(noun: str) -> str:
-    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
+    return f"an {noun}" if noun[0] in "aeiouAEIOU" else f"a {noun}"
 
 
 def describe(error: BaseException) -> str:

@@ -599,7 +599,7 @@ class EvaluationCycle(EvaluatorGroup):
                 asked.append(evaluator)
             else:
                 trace[evaluator.name] = EvaluatorTrace(evaluator.name, "gate", *refusal)
-                if (cause := _CAUSES.get(refusal[2])) is not None:
+                if (cause := _CAUSES.get(refusal[2]) or self._misplaced(ctx)) is not None:
                     idle.setdefault(NO_CYCLE if isinstance(self, _DefaultCycle) else cause, []).append(
                         evaluator.name
                     )
@@ -614,6 +614,16 @@ class EvaluationCycle(EvaluatorGroup):
             else:
                 trace[evaluator.name] = EvaluatorTrace(evaluator.name, "gate", status, answer.ms, detail)
         return passed
+
+    def _misplaced(self, ctx: EvalContext) -> str | None:
+        """The cause, if the state has its messages under another key than the cycle's."""
+        for key, value in ctx.state.items() if self.messages_key not in ctx.state else ():
+            if isinstance(value, list) and value and isinstance(value[-1], BaseMessage):
+                return (
+                    f"the state has no {self.messages_key!r}, and messages at {key!r}. "
+                    f"Give the EvaluationCycle messages_key={key!r}"
+                )
+        return None
 
     def _refusal(self, evaluator: NodeEvaluator, ctx: EvalContext) -> tuple[str, float, str] | None:
         """The status, time and detail of a trace if an evaluator is refused before `validate`, else None."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from arbiter._values.states import is_number
-from arbiter.errors import ParameterError
+from arbiter.errors import ParameterError, with_article
 from arbiter.evaluators._outputs import checked_number
 
 OWNER = "EvaluationCycle"
@@ -31,7 +31,7 @@ def seconds(name: str, value: Any) -> None:
 
 def of_kind(name: str, value: Any, kind: type, *, none: bool = False) -> None:
     if not isinstance(value, kind) and not (none and value is None):
-        raise wrong(name, f"expected a {kind.__name__}, got {value!r:.80}.")
+        raise wrong(name, f"expected {with_article(kind.__name__)}, got {value!r:.80}.")
 
 
 def text(name: str, value: Any, owner: str = OWNER) -> None:

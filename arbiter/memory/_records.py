@@ -10,7 +10,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from arbiter.errors import ParameterError
+from arbiter.errors import ParameterError, with_article
 from arbiter.memory.stores import MemoryStore, namespace
 
 ClaimType = Literal["fact", "status", "opinion"]
@@ -155,7 +155,7 @@ def mistakes_in(kind: type[Record], value: Mapping[str, Any]) -> list[tuple[str,
             except (TypeError, ValueError):
                 wrong[name] = f"expected a time as ISO 8601, got {given!r:.80}"
         elif not _is(tuple(items) if is_list and tuple in types else given, types, members):
-            wrong[name] = f"a {type(items).__name__} does not fit"
+            wrong[name] = f"{with_article(type(items).__name__)} does not fit"
         elif get_origin(hints[name]) is Literal and given not in get_args(hints[name]):
             wrong[name] = f"expected one of {', '.join(map(repr, get_args(hints[name])))}, got {given!r:.80}"
     if not wrong:

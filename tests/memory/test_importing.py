@@ -154,7 +154,7 @@ def test_all_bad_records_are_reported_with_index_and_field_and_nothing_is_import
         known.import_(records)
     told = str(caught.value)
     for wanted in (
-        "records[1].claim: a int does not fit",
+        "records[1].claim: an int does not fit",
         "records[2].entity_id: expected a non-empty text, got ''",
         "records[3].claim: it holds a secret",
         "records[4].sluice: there is no such field",

@@ -88,6 +88,19 @@ def test_a_cycle_that_lacks_a_part_is_reported_once(
     assert told.startswith(f"evaluators 'GET_FACTS', 'UPDATE_GOAL' cannot work: {cause}")
 
 
+def test_messages_under_another_key_than_the_cycles_are_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = Scripted(answers=[answer()])
+    cycle = EvaluationCycle(store=InMemoryStore(), evaluator_model=model, messages_key="chat")
+    talk(FactEvaluator(), GoalEvaluator(), cycle=cycle)
+    [told] = warnings_in(caplog)
+    assert told == (
+        "evaluators 'GET_FACTS', 'UPDATE_GOAL' cannot work: the state has no 'chat', and messages at 'messages'. "
+        "Give the EvaluationCycle messages_key='messages'."
+    )
+
+
 def test_a_complete_set_up_is_silent(caplog: pytest.LogCaptureFixture) -> None:
     """With the store of the graph, a model of an evaluator's own, or evaluators that need neither."""
     model = Scripted(answers=[answer()])
