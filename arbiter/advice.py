@@ -35,6 +35,8 @@ class Advisor(Contract):
     block: str = ""
     """Advisors with the same block are combined: the first of them gets all their answers in `compose`."""
     messages_key: str = "messages"
+    needs: tuple[str, ...] = ()
+    """The evaluators whose committed results it reads. The log says so if there is no such evaluator."""
 
     def advise(self, history: History, state: Mapping[str, Any]) -> Advice | Awaitable[Advice]:
         """Return context for this call, or `None` for nothing.

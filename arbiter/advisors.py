@@ -33,6 +33,7 @@ class FeedbackAdvisor(Advisor):
     ) -> None:
         super().__init__(name, target_instructions, target_nodes)
         self.evaluator = evaluator
+        self.needs = (evaluator,)
 
     def advise(self, history: History, state: Mapping[str, Any]) -> str | None:
         for item in history.earlier():

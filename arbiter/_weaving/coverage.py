@@ -22,12 +22,14 @@ from weakref import WeakSet
 from langchain_core.runnables import RunnableConfig
 
 from arbiter._contracts import Contract, title_of
+from arbiter._lifecycle.evaluations import owner_of
 from arbiter._lifecycle.registry import Plan, Registry
 from arbiter._threads.forks import new_lock
 from arbiter._weaving.asking import saver_of
 from arbiter._weaving.channel import Origin, conf_of, facts_channel_in
 from arbiter._weaving.govern import SAVE_QUESTIONS, unsaved
 from arbiter._weaving.tools import tools_in
+from arbiter.advice import Advisor
 from arbiter.errors import ArbiterWarning, UnknownNodeError, callers, nearest
 from arbiter.instructions import Instruction
 from arbiter.policy import PolicyChecker
@@ -49,6 +51,11 @@ names have those of their parents in front."""
 _Form = tuple[str, str, tuple[str, str]]
 _RULES: _Form = ("", "rules", ("applies to no node", "apply to no node"))
 _STEPS: _Form = ("", "rules", ("waits for a step that never comes", "wait for steps that never come"))
+_EVALUATORS: _Form = (
+    "",
+    "advisors",
+    ("reads an evaluator that is not registered", "read evaluators that are not registered"),
+)
 _BINDINGS: _Form = ("the binding of ", "bindings", ("fits no node", "fit no node"))
 
 
@@ -192,9 +199,11 @@ class Coverage:
 
     def _report(self, only: str | None = None) -> None:
         rules = [rule for rule in self._registry.contracts() if rule.mode != "off"]
+        evaluators = [rule.name for rule in rules if rule.kind == "evaluator"]
         with self._lock:
             found: list[tuple[object, _Idle | None]] = [
-                (rule, _idle_rule(rule, self._nodes)) for rule in rules
+                (rule, _idle_rule(rule, self._nodes) or _without_evaluator(rule, evaluators))
+                for rule in rules
             ]
             found += [(idle.source, idle) for idle in _idle_bindings(self.bindings, self._nodes)]
             idle = [
@@ -205,11 +214,14 @@ class Coverage:
             still = {_key(owner) for owner, each in found if each is not None}
             self._reported = {key: owner for key, owner in self._reported.items() if key in still}
             self._reported.update((_key(owner), owner) for owner, _ in idle)
-        declared = Counter((form, _origin(rule.source)) for rule in rules for form in (_RULES, _STEPS))
+        declared = Counter(
+            (form, _origin(rule.source)) for rule in rules for form in (_RULES, _STEPS, _EVALUATORS)
+        )
         declared.update((_BINDINGS, pack.file) for pack in self.bindings for _ in pack.bindings)
         for group, each in groupby(sorted((idle for _, idle in idle), key=_order), key=_group):
             sentence = _sentence(list(each), declared[group])
-            if group[0] == _STEPS:  # a guard may be meant for a graph that never gets there
+            # A guard may be meant for a graph that never gets there.
+            if group[0] in (_STEPS, _EVALUATORS):
                 _log.warning("%s", sentence)
             else:
                 warnings.warn(sentence, ArbiterWarning, stacklevel=callers())
@@ -326,6 +338,22 @@ def _without_step(rule: Contract, names: set[str], held: set[Instruction]) -> _I
             form=_STEPS,
         )
     return None
+
+
+def _without_evaluator(rule: Contract, evaluators: Sequence[str]) -> _Idle | None:
+    """The reason why an advisor finds no results, or None. Other rules of this kind are refused."""
+    needs = rule.needs if isinstance(rule, Advisor) else ()
+    missing = [name for name in needs if owner_of(name, evaluators) is None]
+    if not missing:
+        return None
+    there = f"Evaluators: {_some(sorted(evaluators)) or 'none'}.{nearest(missing[0], evaluators)}"
+    return _Idle(
+        what=f"{rule.kind} {rule.name!r}",
+        why=f"there is no {_one_of(map(repr, missing))}",
+        remedy=f"{there} Correct the name, or register it.",
+        source=rule.source,
+        form=_EVALUATORS,
+    )
 
 
 def _idle_bindings(packs: Iterable[BindingPack], nodes: set[Node]) -> Iterator[_Idle]:

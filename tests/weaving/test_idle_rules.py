@@ -25,10 +25,12 @@ from arbiter import (
     ArbiterWarning,
     ConfigurationError,
     CorrectionGate,
+    FeedbackAdvisor,
     History,
     HistoryPolicyChecker,
     PolicyChecker,
     PolicyViolationError,
+    ThresholdEvaluator,
     UnknownNodeError,
 )
 from arbiter._weaving.coverage import misspelt
@@ -367,6 +369,23 @@ def test_a_rule_that_waits_for_no_node_is_reported_once(
     app.invoke({})
     assert caplog.messages == [
         f"checker 'rule' waits for a step that never comes: {why}Correct the step, or remove the rule."
+    ]
+
+
+def test_an_advisor_of_an_evaluator_that_is_not_registered_is_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(FeedbackAdvisor("hint", "soure"))
+    arbiter_os.add_advisor(FeedbackAdvisor("part", "sourced.brief"))
+    app = arbiter_os.govern(graph_of("write"))
+    arbiter_os.add_evaluator(ThresholdEvaluator("sourced", "n", 1))
+    for _ in range(2):
+        app.invoke({})
+    assert arbiter_os.drain()
+    assert caplog.messages == [
+        "advisor 'hint' reads an evaluator that is not registered: there is no 'soure'. Evaluators: sourced. "
+        "Did you mean 'sourced'? Correct the name, or register it."
     ]
 
 
