@@ -308,10 +308,13 @@ def test_a_public_key_verifies_and_does_not_sign(copied: Path, monkeypatch: pyte
 
 SAVED = """
 import sqlite3
+import weakref
 from langgraph.checkpoint.sqlite import SqliteSaver
 from team import State, pay
 from langgraph.graph import START, StateGraph
-saver = SqliteSaver(sqlite3.connect("saved.db", check_same_thread=False))
+connection = sqlite3.connect("saved.db", check_same_thread=False)
+saver = SqliteSaver(connection)
+weakref.finalize(saver, connection.close)
 graph = StateGraph(State).add_node("pay", pay).add_edge(START, "pay").compile(checkpointer=saver)
 """
 
