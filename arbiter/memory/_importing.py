@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -15,6 +15,7 @@ from arbiter.memory._tombstones import Tombstones
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._intake import LONGEST
 from arbiter.memory.facts._normal import FactIds
+from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.facts._privacy import has_secret
 from arbiter.memory.facts._profiles import KIND as PROFILES
 from arbiter.memory.facts._rules import expiry, prior
@@ -36,6 +37,7 @@ _OWN = {"trust": "profile", "own_names": "given", KEYS: "facts"}
 _NOBODY = "?"
 """Stands for an entity without a usable id, to look for more mistakes."""
 _LISTS = (KEYS, *_RECORDS, PROFILES, "own_names", "tombstones")
+_SOURCES = "source_message_ids"
 _MOST = 50
 
 
@@ -230,9 +232,12 @@ class Import:
         def change(value: Value | None) -> Value | None:
             nonlocal added
             added = value is None
-            return planned.value if value is None else value
+            return kept if value is None else value
 
         if isinstance(record, Fact | Thought) and await self._is_forgotten(record):
+            return False
+        kept = await self._not_forgotten(planned)
+        if kept is None:
             return False
         if isinstance(record, Relationship):
             related = Related(self.store, self.agent_id)
@@ -250,10 +255,32 @@ class Import:
     async def _is_forgotten(self, record: Fact | Thought) -> bool:
         """True if all messages of a record are forgotten, so that an old export does not bring it back."""
         rooms = record.room_ids if isinstance(record, Fact) else (record.room_id,)
+        return _rests_on(record.source_message_ids, await self._buried(rooms))
+
+    async def _not_forgotten(self, planned: Planned) -> Value | None:
+        """The value of a record without the fields of a profile, or the names, whose messages are all forgotten;
+        None if nothing is left."""
+        part = {PROFILES: "fields", OwnNames.kind: OwnNames.field}.get(planned.kind, "")
+        parts: Any = planned.value.get(part)
+        left: Any = parts
+        if isinstance(left, Mapping):
+            buried = await self._buried(id for field in parts.values() for id in _of(field, "room_ids"))
+            left = {
+                name: field for name, field in parts.items() if not _rests_on(_of(field, _SOURCES), buried)
+            }
+        elif isinstance(left, list):
+            _, rooms = await Traces(self.store, self.agent_id, planned.entity_id).read()
+            buried = await self._buried(rooms)
+            left = [name for name in parts if not _rests_on(_of(name, _SOURCES), buried)]
+        else:
+            return planned.value
+        return {**planned.value, part: left} if left or not parts else None
+
+    async def _buried(self, rooms: Iterable[str]) -> set[str]:
         buried = set[str]()
-        for room_id in rooms:
+        for room_id in dict.fromkeys(rooms):
             buried |= (await Tombstones(self.store, self.agent_id, room_id).read()).forgotten
-        return bool(record.source_message_ids) and buried.issuperset(record.source_message_ids)
+        return buried
 
     async def _trace(self, planned: Planned) -> None:
         """Note what a request to forget, or another export, must find."""
@@ -270,6 +297,15 @@ class Import:
         if isinstance(record, Thought):
             for entity_id in record.entity_ids:
                 await Traces(self.store, self.agent_id, entity_id).was_in(record.room_id)
+
+
+def _rests_on(sources: Collection[str], buried: Collection[str]) -> bool:
+    return bool(sources) and {*sources}.issubset(buried)
+
+
+def _of(part: Any, key: str) -> list[str]:
+    """The ids under a key of a field or a name."""
+    return [*_texts_in(part.get(key))] if isinstance(part, Mapping) else []
 
 
 def _words_of(record: Record | None, value: Value) -> Iterable[str]:

@@ -112,6 +112,31 @@ def test_an_old_export_does_not_bring_back_what_was_forgotten() -> None:
     assert not [fact for fact in known.facts("user-1", None) if "Oslo" in fact.claim]
 
 
+@pytest.mark.parametrize("query", [None, "Oslo"])
+def test_an_old_export_brings_back_neither_forgotten_fields_nor_forgotten_names(query: str | None) -> None:
+    learned = {
+        "claims": [{"claim": "Ada lives in Oslo", "type": "fact"}],
+        "profiles": {"UserProfile": {"city": "Oslo"}},
+        "names": [{"name": "Ada", "message_id": "m1"}],
+    }
+    room = Room(InMemoryStore(), json.dumps(learned), length=2)
+    room.says("I'm Ada and live in Oslo", "m1")
+    room.replies()
+    asyncio.run(room.evaluate(FactEvaluator(schemas=[UserProfile])))
+    known = Memory(room.store, agent_id="sarah", clock=room.clock)
+    export = known.export("user-1")
+    assert "Oslo" in json.dumps(export["profiles"])
+    assert "Ada" in json.dumps(export["own_names"])
+    known.forget("user-1", query)
+    known.import_(export)
+    assert known.profile("user-1", UserProfile) == UserProfile()
+    assert "Ada" not in json.dumps(known.export("user-1")["own_names"])
+    assert known.facts("user-1", None) == []
+    other = memory()
+    other.import_(export)
+    assert other.profile("user-1", UserProfile).city == "Oslo"
+
+
 def test_claims_from_elsewhere_need_little() -> None:
     known = memory()
     claims: list[dict[str, Any]] = [
