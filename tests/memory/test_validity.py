@@ -62,6 +62,24 @@ async def test_a_move_that_is_called_off_leaves_the_old_home() -> None:
     assert (await chat.fact(SEATTLE)).valid_to is None
 
 
+@pytest.mark.parametrize("relation", ["corrects", "supersedes", "contradicts", "ends"])
+async def test_a_plan_that_is_given_up_in_other_words_for_the_old_home_leaves_it(relation: str) -> None:
+    stays = "User stays in Seattle"
+    chat = Chat(
+        {**MOVES, "after all": status(stays, kind="home")},
+        {
+            (SEATTLE, PORTLAND): "supersedes",
+            (SEATTLE, stays): "duplicate",
+            (PORTLAND, stays): relation,
+        },
+    )
+    for text in ("I live in Seattle.", "From January on I live in Portland.", "I'll stay here after all."):
+        await chat.say(text)
+    assert await chat.notes("Where do I live?") == [f"[conf=0.72, 2026-03-14] {SEATTLE}"]
+    chat.clock.now = NEW_YEAR
+    assert await chat.known() == [SEATTLE]
+
+
 async def test_a_plan_that_is_forgotten_leaves_the_old_home() -> None:
     chat = Chat(MOVES, "supersedes")
     await chat.say("I live in Seattle.")

@@ -219,6 +219,10 @@ class Ingestion:
         same = next((known for known in duplicates if _may_count(known, candidate)), None)
         if same is not None:
             await self.writer.mention(same, candidate)
+            for plan, relation in judged.against:
+                # "I stay in Bern after all" says again what is known, and gives up what was to replace it.
+                if plan.fact.id == same.fact.superseded_by and plan.fact.planned(candidate.mention.at):
+                    await self.writer.related(same.fact, plan, relation, candidate)
             return
         record = self._record(candidate)
         if candidate.claim.derived_from:
