@@ -68,7 +68,6 @@ from arbiter.memory.answers import CallBudget
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._bin import empty_bins
 from arbiter.memory.facts._commands import hastens
-from arbiter.memory.facts._extraction import LONGEST
 from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.facts._wishes import command_of
 from arbiter.memory.providers._provider import ProviderContext, query_of
@@ -326,7 +325,7 @@ class EvaluationCycle(EvaluatorGroup):
         for message in originals(ctx.messages)[: -_ASKING - 1 : -1]:
             if isinstance(message, HumanMessage):
                 # A plain command to forget everything, or the last message, says itself how far it goes.
-                if hastens(text_of(message), limit=LONGEST) and command_of(message) is None:
+                if hastens(text_of(message)) and command_of(message) is None:
                     asking[ctx.speaker_of(message)] = None
             elif counts(message) and message.id not in new:
                 break

@@ -232,6 +232,18 @@ def test_an_idiom_or_a_quotation_deletes_nothing(idiom: str) -> None:
     assert "forgotten" not in talk.result.feedback
 
 
+@pytest.mark.parametrize("before", [1_000, 5_000, 7_000, 90_000])
+def test_a_wish_at_the_end_of_a_long_message_is_carried_out_at_once(before: int) -> None:
+    talk = Talk(
+        {"Oslo": claims(OSLO), "where I live": forget("Oslo"), "Pixel": claims(CAT)}, conversation_length=32
+    )
+    talk.say("I live in Oslo")
+    assert talk.arbiter_os.drain(10)
+    assert talk.known() == [OSLO]
+    talk.say("very " * (before // 5) + "long. My cat is called Pixel. Please forget where I live.")
+    assert talk.known() == [CAT]
+
+
 def test_a_message_that_forgets_one_thing_teaches_another() -> None:
     wish = "Forget what I said about Bergen, I live in Portland."
     talk = Talk(

@@ -6,6 +6,7 @@ from typing import Literal
 from unicodedata import category
 
 from arbiter.memory._off_record import folded
+from arbiter.redaction._texts import MOST_CHARACTERS
 
 Command = Literal["everything", "last"]
 
@@ -125,6 +126,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
 }
 _LONGEST = 120
+_HEAD, _TAIL = MOST_CHARACTERS * 3 // 4, MOST_CHARACTERS * 3 // 16
+"""Characters that are read of a longer message."""
 _PLAIN = frozenset(".,!'-\n\t\u2019\u2026\u00a1\u060c\u06d4\u0964\u3001\u3002\uff01\uff0c\uff0e")
 _EMOJIS = "\U0001f000"
 
@@ -179,9 +182,10 @@ def _is_said(text: str) -> bool:
     )
 
 
-def hastens(text: str, *, limit: int) -> bool:
-    """True if the first `limit` characters of a message have a word with which people ask to forget."""
-    plain = text[:limit].casefold().replace("\u2019", "'")
+def hastens(text: str) -> bool:
+    """True if a message, as far as it is read, has a word with which people ask to forget."""
+    read = text if len(text) <= MOST_CHARACTERS else f"{text[:_HEAD]} {text[-_TAIL:]}"
+    plain = read.casefold().replace("\u2019", "'")
     return any(word in plain for word in HASTENING)
 
 

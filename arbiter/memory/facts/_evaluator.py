@@ -33,7 +33,6 @@ from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._commands import hastens
 from arbiter.memory.facts._extraction import (
-    LONGEST,
     ExtractedClaims,
     GivenName,
     InferredClaims,
@@ -63,6 +62,8 @@ Trigger = Literal["cursor", "modulo"]
 _CONTEXT = 4
 _MOST = 64
 _PEOPLE = 8
+_QUERY = 4_000
+"""Characters of the messages with which known facts are looked for."""
 _KNOWN = 200
 """Records of a speaker that a prompt shows if a message may ask to forget some."""
 
@@ -197,7 +198,7 @@ class FactEvaluator(CognitiveEvaluator):
             speaker
             for message in await ctx.on_record(unread)
             if isinstance(message, HumanMessage)
-            and ((speaker := ctx.speaker_of(message)) in pending or hastens(text_of(message), limit=LONGEST))
+            and ((speaker := ctx.speaker_of(message)) in pending or hastens(text_of(message)))
         ]
         return [*dict.fromkeys(speakers)]
 
@@ -399,7 +400,7 @@ class FactEvaluator(CognitiveEvaluator):
         people = dict.fromkeys([ctx.entity_id, *(ctx.speaker_of(message) for message in fresh)])
         known_of = [*[id for id in people if id != ctx.agent_id][:_PEOPLE], ctx.agent_id]
         await facts.reindex(known_of)
-        query = " ".join(text_of(message) for message in fresh)[-LONGEST:]
+        query = " ".join(text_of(message) for message in fresh)[-_QUERY:]
         known = await facts.relevant(known_of, query, room_id=ctx.room_id, limit=facts.rules.candidates)
         found = {fact.id: fact for fact in known}
         alone = {*people} <= {ctx.entity_id, ctx.agent_id}

@@ -371,8 +371,6 @@ _PROFILES = (
     "Also fill in the profiles of the new messages' speakers. Under profiles, each profile has the fields that the new "
     "messages tell, and no others; a list is given whole, with its known members. Leave subject out for the user."
 )
-LONGEST = 4_000
-"""Characters of a message that a prompt shows; the rest is cut."""
 
 
 def extraction(
@@ -467,7 +465,7 @@ def called(id: str, ctx: EvalContext) -> str:
 
 def _said(message: BaseMessage, ctx: EvalContext) -> str:
     speaker = called(ctx.speaker_of(message), ctx)
-    return f"Message {label(message.id or '')} of {speaker}:\n{quote(text_of(message)[:LONGEST])}"
+    return f"Message {label(message.id or '')} of {speaker}:\n{quote(text_of(message))}"
 
 
 _EXAMPLE_NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eve")

@@ -18,7 +18,7 @@ from arbiter.memory._records import Claim, Fact
 from arbiter.memory._tombstones import Pending
 from arbiter.memory.facts._changes import OPEN
 from arbiter.memory.facts._commands import hastens, plain_command
-from arbiter.memory.facts._extraction import LONGEST, Request, Wishes, label, meant
+from arbiter.memory.facts._extraction import Request, Wishes, label, meant
 from arbiter.memory.facts._forgetting import Forgetting, Forgotten, Wanted
 from arbiter.memory.facts._normal import caseless
 from arbiter.memory.stores._words import words_of
@@ -315,7 +315,7 @@ class WishBook:
 
         def repeats(claim: Claim) -> bool:
             text = caseless(claim.claim)
-            tells_of_the_wish = hastens(text, limit=LONGEST) or "remember" in text
+            tells_of_the_wish = hastens(text) or "remember" in text
             return (
                 claim.known_id in ids
                 or text in texts
