@@ -65,11 +65,10 @@ class Shop:
     ) -> None:
         kind = options.pop("kind", Scripted)
         schemas = options.pop("schemas", [UserProfile])
+        options.setdefault("conversation_length", 2)
         self.model = kind(answers=[*answers])
         self.store = InMemoryStore() if store is None else store
-        self.cycle = EvaluationCycle(
-            store=self.store, evaluator_model=self.model, conversation_length=2, **options
-        )
+        self.cycle = EvaluationCycle(store=self.store, evaluator_model=self.model, **options)
         self.arbiter_os = ArbiterOS()
         self.arbiter_os.add_evaluation_cycle(self.cycle)
         self.arbiter_os.add_evaluator(FactEvaluator(schemas=schemas))
@@ -84,9 +83,12 @@ class Shop:
         graph = StateGraph(MessagesState).add_node("reply", reply).add_edge(START, "reply")
         self.app: Any = self.arbiter_os.govern(graph.compile(checkpointer=InMemorySaver()))
 
-    def hears(self, text: str, id: str = "m1", *, user: str = "ada", room: str = "room") -> Any:
+    def tells(self, text: str, id: str = "m1", *, user: str = "ada", room: str = "room") -> None:
         config: RunnableConfig = {"configurable": {"thread_id": room, "user_id": user}}
         run(self.app, {"messages": [HumanMessage(text, id=id)]}, config, mode=self.mode)
+
+    def hears(self, text: str, id: str = "m1", *, user: str = "ada", room: str = "room") -> Any:
+        self.tells(text, id, user=user, room=room)
         item = self.arbiter_os.history_of(thread_id=room).last()
         assert item is not None
         return item.evaluation_results["GET_FACTS"].metadata
@@ -254,6 +256,74 @@ def test_undoing_a_forgetting_brings_its_fields_back() -> None:
     assert shop.profile().city is None
     memory.undo("ada")
     assert shop.profile() == UserProfile(city="Oslo", age=34)
+
+
+def test_undoing_a_forgetting_brings_the_parts_of_a_list_back() -> None:
+    rules = FactRules(undo_within=timedelta(days=1))
+    claims = ["Ada plays chess", "Ada plays golf"]
+    shop = Shop(said(claims, UserProfile={"hobbies": ["chess", "golf"]}), fact_rules=rules)
+    shop.hears("I play chess and golf")
+    memory = shop.cycle.memory
+    memory.forget("ada", "golf")
+    assert shop.profile().hobbies == ["chess"]
+    memory.undo("ada")
+    assert shop.profile().hobbies == ["chess", "golf"]
+
+
+@pytest.mark.parametrize("how", ["id", "query", "wish"])
+def test_a_forgotten_fact_takes_its_part_of_a_list_alone(how: str) -> None:
+    claims = ["Ada plays chess", "Ada plays golf"]
+    shop = Shop(said(claims, UserProfile={"hobbies": ["chess", "golf"]}))
+    shop.hears("I play chess and golf")
+    memory = shop.cycle.memory
+    [golf] = [fact.id for fact in memory.facts("ada") if "golf" in fact.claim]
+    if how == "wish":
+        shop.model.answers.append(json.dumps({"claims": [], "forget": [{"id": golf}]}))
+        shop.hears("Forget that I play golf", "m2")
+    elif how == "id":
+        memory.forget("ada", id=golf)
+    else:
+        memory.forget("ada", "golf")
+    assert shop.profile().hobbies == ["chess"]
+    assert "golf" not in json.dumps(memory.export("ada"))
+
+
+@MODES
+@pytest.mark.parametrize("named", ["Ada lives in Oslo", "m1"])
+def test_a_field_of_the_messages_that_also_ask_to_forget_it_is_not_filled(mode: str, named: str) -> None:
+    answer = json.loads(
+        said(["Ada lives in Oslo"], UserProfile={"city": "Oslo", "age": 34, "hobbies": ["chess"]})
+    )
+    answer["claims"] += [
+        {"claim": claim, "type": "fact", "source_message_ids": ["m2"]}
+        for claim in ("Ada is 34 years old", "Ada plays chess")
+    ]
+    wish = {"id": named, "message_id": "m3"}
+    shop = Shop(json.dumps({**answer, "forget": [wish]}), mode=mode, conversation_length=32)
+    for id, text in (
+        ("m1", "I live in Oslo"),
+        ("m2", "I'm 34 and play chess"),
+        ("m3", "Forget where I live"),
+    ):
+        shop.tells(text, id)
+    assert shop.profile() == UserProfile(age=34, hobbies=["chess"])
+    assert "Oslo" not in json.dumps(shop.cycle.memory.export("ada"))
+
+
+def test_a_field_that_is_told_anew_beside_a_wish_is_filled() -> None:
+    """ "Forget Seattle, I live in Rome", and another user of the room who tells the same as was forgotten."""
+    answer = {
+        "claims": [
+            {"claim": "Ada lives in Oslo", "type": "fact", "source_message_ids": ["m1"]},
+            {"claim": "Ada lives in Rome", "type": "fact", "source_message_ids": ["m2"]},
+        ],
+        "forget": [{"id": "Ada lives in Oslo", "message_id": "m2"}],
+        "profiles": {"UserProfile": {"city": "Rome"}},
+    }
+    shop = Shop(json.dumps(answer), conversation_length=32)
+    shop.tells("I live in Oslo", "m1")
+    shop.tells("Forget Oslo, I live in Rome", "m2")
+    assert shop.profile().city == "Rome"
 
 
 # Mistakes -----------------------------------------------------------------------------------------

@@ -128,8 +128,8 @@ class Bin(Records):
         def change(value: Value | None) -> Value | None:
             nonlocal written
             written = value is None
-            if value is not None and "fields" in saved:  # a profile, of which only some fields were forgotten
-                return {**value, "fields": {**saved["fields"], **value["fields"]}}
+            if value is not None and "fields" in saved:  # a profile, of which only a part was forgotten
+                return {**value, "fields": _told_last(saved["fields"], value["fields"])}
             if value is not None and ns[2] == OwnNames.kind:  # of which only some were forgotten
                 names = [*saved[OwnNames.field], *value[OwnNames.field]]
                 return {
@@ -172,6 +172,14 @@ async def empty_bins(store: MemoryStore, agent_id: str, now: datetime) -> None:
             _HOURS,
             lambda value: {_HOURS: [hour for hour in _hours(value) if hour >= this]},
         )
+
+
+def _told_last(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of both. A field with a later time than the saved one stays as it is."""
+    again = {
+        name: field for name, field in now.items() if name not in saved or field["at"] != saved[name]["at"]
+    }
+    return {**saved, **again}
 
 
 def _said(value: Value) -> tuple[object, str]:

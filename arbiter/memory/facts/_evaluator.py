@@ -50,6 +50,7 @@ from arbiter.memory.facts._profiles import (
     Update,
     checked_schemas,
     lines_of,
+    still_told,
     updates_in,
     with_profiles,
 )
@@ -240,16 +241,20 @@ class FactEvaluator(CognitiveEvaluator):
         ]
         try:
             shown = {fact.id: fact for fact in (*known, *told)}
+            commanded = len(wishes.carried.gone)
             await wishes.read(outcome.value, shown=shown, fresh=fresh, earlier=earlier, claims=claims)
             await self._take_back(ctx, edited, claims)
+            kept = wishes.still_claimed(claims)
             ingested = await facts_of(ctx).ingest(
-                wishes.still_claimed(claims),
+                kept,
                 ctx,
                 evaluator=self.name,
                 model=self.model,
                 names=await self._names(outcome.value.names, fresh, ctx),
             )
-            filled = await self._fill(ctx, updates_in(outcome.value, self.schemas), fresh)
+            updates = updates_in(outcome.value, self.schemas)
+            gone = wishes.carried.gone[commanded:]  # a command says itself how far it goes
+            filled = await self._fill(ctx, updates, fresh, claims, kept=kept, gone=gone)
             if wishes.carried.asking:
                 # What such a message says anew is learned first; then no prompt repeats what it asks to forget.
                 await ctx.tombstones.bury((), at=ctx.clock(), asked=wishes.carried.asking)
@@ -307,19 +312,28 @@ class FactEvaluator(CognitiveEvaluator):
             await facts_of(ctx).forgetting(speaker).forget(wanted)
 
     async def _fill(
-        self, ctx: EvalContext, updates: Sequence[Update], fresh: Sequence[BaseMessage]
+        self,
+        ctx: EvalContext,
+        updates: Sequence[Update],
+        fresh: Sequence[BaseMessage],
+        claims: Sequence[Claim],
+        *,
+        kept: Sequence[Claim],
+        gone: Sequence[Fact],
     ) -> Counter[str]:
-        """Fill the profiles of speakers with what they have said of themselves in these messages."""
+        """Fill the profiles of speakers with what they have said of themselves in these messages, but for values that
+        tell what was forgotten: the facts that are `gone`, and the `claims` that are not `kept`."""
         rules = facts_of(ctx).rules
         filled = Counter[str]()
         # The same answer may have said that a message is not to be remembered.
         hidden = (await ctx.hidden(anew=True)).forgotten if updates else ()
-        told = [m for m in fresh if isinstance(m, HumanMessage) and m.id and m.id not in hidden]
+        told = [message for message in fresh if isinstance(message, HumanMessage) and message.id]
         for update in updates:
             named = update.subject
             user = named is None or is_generic(named)
             entity = ctx.entity_id if user or named == ctx.entity_id else resolve(named or "", ctx.entities)
-            own = [m.id for m in told if m.id and ctx.speaker_of(m) == entity]
+            said = [str(message.id) for message in told if ctx.speaker_of(message) == entity]
+            own = [id for id in said if id not in hidden]
             cited = {*map(label, update.source_message_ids)}
             sources = tuple(id for id in own if label(id) in cited) if cited else tuple(own[-1:])
             if entity is None or not sources:
@@ -334,7 +348,11 @@ class FactEvaluator(CognitiveEvaluator):
                 visibility="room" if ctx.is_private else rules.visibility,
             )
             profiles = facts_of(ctx).profiles(entity)
-            filled += await profiles.update(update.schema, update.values, mention)
+            stay = [claim for claim in kept if not {*own}.isdisjoint(claim.source_message_ids)]
+            go = [claim for claim in claims if claim not in stay and {*claim.source_message_ids} & {*said}]
+            go_too = [fact for fact in gone if fact.subject == entity]
+            values = still_told(update.values, gone=[*go, *go_too], kept=stay)
+            filled += await profiles.update(update.schema, values, mention)
         return filled
 
     async def _profiles(self, ctx: EvalContext) -> list[str] | None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
 from uuid import uuid4
 
 from arbiter.memory._notes import Related, Traces
@@ -21,7 +20,7 @@ from arbiter.memory.facts._bin import Bin, Binned, empty_bins
 from arbiter.memory.facts._changes import OPEN, unlinked
 from arbiter.memory.facts._normal import FactIds
 from arbiter.memory.facts._own_names import OwnNames
-from arbiter.memory.facts._profiles import Profiles, is_forgotten
+from arbiter.memory.facts._profiles import Profiles, StoredField, left_of
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
@@ -204,14 +203,14 @@ class Forgetting:
         gone = [fact for (scope, _), fact in self.gone.items() if scope == own]
         kept = [fact for ns in self._spaces for fact in await self._facts(ns)]
 
-        def is_meant(name: str, field: Mapping[str, Any]) -> bool:
-            return wanted.everything is not None or is_forgotten(
-                name, field, gone=gone, kept=kept, messages=messages, unwanted=wanted.text
-            )
+        def left(name: str, field: StoredField) -> StoredField | None:
+            if wanted.everything is not None:
+                return None
+            return left_of(name, field, gone=gone, kept=kept, messages=messages, unwanted=wanted.text)
 
-        for key, value in await profiles.with_fields(is_meant):
+        for key, value in await profiles.changed_by(left):
             await self._into_bin([(profiles.space, key, value)], {})
-            await profiles.drop(key, is_meant)
+            await profiles.keep(key, left)
 
     async def _forget_thoughts(self, wanted: Wanted, rooms: Mapping[str, Collection[str]]) -> None:
         _, visited = await self._traces.read()

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from arbiter.errors import ParameterError
-from arbiter.memory._records import Fact, Records, Visibility, time_of
+from arbiter.memory._records import Claim, Fact, Records, Visibility, time_of
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._extraction import Texts
@@ -35,6 +35,9 @@ from arbiter.memory.stores._words import words_of
 
 P = TypeVar("P", bound=BaseModel)
 Schema = type[BaseModel]
+StoredField = Mapping[str, Any]
+Left = Callable[[str, StoredField], StoredField | None]
+"""What is left of a field with that name."""
 KIND = "profiles"
 LONGEST = 2_000
 """Longest value of a field, in characters of JSON."""
@@ -232,18 +235,21 @@ class Profiles(Records):
             await self.store.aupdate(self.space, schema.__name__, change)
         return Counter(changed=changed, private=len(values) - len(allowed), invalid=invalid)
 
-    async def with_fields(self, which: Callable[[str, Mapping[str, Any]], bool]) -> list[tuple[str, Value]]:
-        """The key and value of each profile with such a field."""
+    async def changed_by(self, left: Left) -> list[tuple[str, Value]]:
+        """The key and value of each profile with a field of which not all is left."""
         return [
             (entry.key, entry.value)
             for entry in await self.store.alist(self.space)
-            if any(which(name, field) for name, field in _fields(entry.value).items())
+            if any(left(name, field) != field for name, field in _fields(entry.value).items())
         ]
 
     async def drop_old(self) -> None:
+        def left(name: str, field: StoredField) -> StoredField | None:
+            return None if self._is_old(name, field) else field
+
         if self._since is not None:
-            for key, _ in await self.with_fields(self._is_old):
-                await self.drop(key, self._is_old)
+            for key, _ in await self.changed_by(left):
+                await self.keep(key, left)
 
     def _may_be_kept(self, name: str, value: Any) -> bool:
         text = _text(value)
@@ -254,34 +260,60 @@ class Profiles(Records):
     def _is_old(self, name: str, field: Mapping[str, Any]) -> bool:
         return self._since is not None and time_of(field["at"]) < self._since
 
-    async def drop(self, key: str, which: Callable[[str, Mapping[str, Any]], bool]) -> None:
-        """Delete such fields of a profile, and the profile if none is left."""
+    async def keep(self, key: str, left: Left) -> None:
+        """Keep of each field of a profile what is left, and of the profile nothing if no field is."""
 
         def change(value: Value | None) -> Value | None:
-            left = {name: field for name, field in _fields(value).items() if not which(name, field)}
-            return None if value is None or not left else {**value, "fields": left}
+            after = {name: kept for name, field in _fields(value).items() if (kept := left(name, field))}
+            return None if value is None or not after else {**value, "fields": after}
 
         await self.store.aupdate(self.space, key, change)
 
 
-def is_forgotten(
+def left_of(
     name: str,
-    field: Mapping[str, Any],
+    field: StoredField,
     *,
-    gone: Iterable[Fact],
-    kept: Iterable[Fact],
+    gone: Collection[Fact],
+    kept: Collection[Fact],
     messages: Collection[str],
     unwanted: Callable[[str], bool],
-) -> bool:
-    """True if a field has an unwanted text or states one of the facts that are `gone`.
+) -> StoredField | None:
+    """A field without what has an unwanted text or states one of the facts that are `gone`: without some parts of
+    a list, or None.
 
-    A field states a fact if the fact's claim has the field's value. A field of a forgotten message is
-    forgotten too, unless one of the facts that are `kept` states it.
+    A value states a fact if the fact's claim has the value. A value of a forgotten message is forgotten too,
+    unless one of the facts that are `kept` states it.
     """
-    if unwanted(f"{name}: {_text(field['value'])}") or any(_tells(field, fact) for fact in gone):
-        return True
     told = not {*messages}.isdisjoint(field["source_message_ids"])
-    return told and not any(_tells(field, fact) for fact in kept)
+
+    def is_forgotten(value: Any) -> bool:
+        if unwanted(f"{name}: {_text(value)}") or any(_states(value, fact) for fact in gone):
+            return True
+        return told and not any(_states(value, fact) for fact in kept)
+
+    value = _without(field["value"], is_forgotten)
+    return None if value is None else {**field, "value": value}
+
+
+def still_told(
+    values: Mapping[str, Any], *, gone: Collection[Claim | Fact], kept: Collection[Claim]
+) -> dict[str, Any]:
+    """The values of an update without what states a claim that is `gone`, unless one that is `kept` states it, too."""
+
+    def is_gone(value: Any) -> bool:
+        return any(_states(value, claim) for claim in gone) and not any(_states(value, one) for one in kept)
+
+    left = {name: _without(value, is_gone) for name, value in values.items()}
+    return {name: value for name, value in left.items() if value is not None}
+
+
+def _without(value: Any, unwanted: Callable[[Any], bool]) -> Any:
+    """A value without the unwanted parts of a list; None if nothing is left."""
+    given: Any = value
+    if isinstance(value, list) and given:
+        return [part for part in given if not unwanted(part)] or None
+    return None if unwanted(given) else given
 
 
 def lines_of(profile: BaseModel) -> list[tuple[str, str]]:
@@ -355,12 +387,12 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _tells(field: Mapping[str, Any], fact: Fact) -> bool:
-    """True if a fact has the words of the field's value, or of a part of it."""
-    value: Any = field["value"]
-    parts: list[Any] = [value]
+def _states(value: Any, claim: Claim | Fact) -> bool:
+    """True if a claim has the words of the value, or of a part of it."""
+    given: Any = value
+    parts = [given]
     if isinstance(value, list | dict):
-        parts = [*(field["value"] if isinstance(value, list) else field["value"].values())]
-    said = words_of(f"{fact.claim} {fact.value or ''}")
+        parts = [*(given if isinstance(value, list) else given.values())]
+    said = words_of(f"{claim.claim} {claim.value or ''}")
     found = [words_of(_text(part)) for part in parts if not isinstance(part, bool)]
     return any(words and words <= said for words in found)
