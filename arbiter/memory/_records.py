@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from datetime import UTC, datetime
+from datetime import MINYEAR, UTC, datetime, tzinfo
 from functools import cache
 from types import UnionType
 from typing import Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -125,7 +125,7 @@ def _plain(found: Any) -> Any:
     if isinstance(found, Record):
         return found.to_value()
     if isinstance(found, datetime):
-        return found.astimezone(UTC).isoformat()
+        return time_in(found, UTC).isoformat()
     if isinstance(found, tuple):
         return [_plain(part) for part in parts]
     return dict(parts) if isinstance(found, Mapping) else parts
@@ -178,7 +178,18 @@ def utc_now() -> datetime:
 def time_of(text: str | datetime) -> datetime:
     """An aware UTC time from ISO 8601. A time without a zone is read as UTC. Raises `ValueError`."""
     when = text if isinstance(text, datetime) else datetime.fromisoformat(text)
-    return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    return when.replace(tzinfo=UTC) if when.tzinfo is None else time_in(when, UTC)
+
+
+def time_in(when: datetime, zone: tzinfo | None) -> datetime:
+    """An aware time in that zone; the first or the last one that there is if the zone's calendar has none for it, such
+    as 9999-12-31T23:59Z in Tokyo."""
+    try:
+        return when.astimezone(zone)
+    except OverflowError:
+        return (
+            datetime.min.replace(tzinfo=zone) if when.year == MINYEAR else datetime.max.replace(tzinfo=zone)
+        )
 
 
 def checked_time(owner: str, parameter: str, value: Any) -> datetime | None:

@@ -198,6 +198,45 @@ async def test_a_date_is_one_of_the_clocks_zone() -> None:
     assert await chat.known() == [PORTLAND]
 
 
+@pytest.mark.parametrize("hours", [9, -8])
+@pytest.mark.parametrize(
+    "dates",
+    [
+        {"valid_from": "0001-01-01"},
+        {"valid_from": "9999-12-31T23:59:59Z", "kind": "mood"},
+        {"valid_to": "9999-12-31T23:59:59Z"},
+        {"valid_to": "9999-12-31T23:59:59-11:00"},
+    ],
+)
+async def test_the_first_and_the_last_dates_of_the_calendar_fit_in_every_zone(
+    dates: dict[str, Any], hours: int
+) -> None:
+    """Models write them for "always"; one of them would cost the user every note, or the whole answer."""
+    zone = timezone(timedelta(hours=hours))
+    chat = Chat({"sail": status("User sails", **dates)}, clock=Clock(NEW_YEAR.astimezone(zone)))
+    await chat.say("I sail.")
+    notes = await chat.notes()
+    assert [note.partition("] ")[2] for note in notes] == ["User sails"]
+
+
+async def test_a_program_may_give_the_last_dates_of_the_calendar() -> None:
+    chat = Chat({}, clock=Clock(NEW_YEAR.astimezone(timezone(timedelta(hours=9)))))
+    last = datetime.max.replace(tzinfo=timezone(timedelta(hours=-8)))
+    memory = chat.cycle.memory
+    await memory.aimport_([{"entity_id": "user-1", "claim": "User sails", "first_seen_at": last.isoformat()}])
+    known = await memory.aremember("user-1", "User skis")
+    await memory.aedit("user-1", known.id, valid_to=last)
+    assert len(await chat.notes()) == 2
+    assert len(await memory.afacts("user-1", as_of=last)) == 1
+
+
+async def test_a_status_may_live_for_ever() -> None:
+    chat = Chat({"sad": status("User is sad", kind="mood")}, fact_rules=FactRules(status_ttl=timedelta.max))
+    await chat.say("I am sad.")
+    chat.pass_by(days=365_000)
+    assert await chat.known() == ["User is sad"]
+
+
 async def test_dates_of_reflections_are_of_the_same_zone() -> None:
     tokyo = timezone(timedelta(hours=9))
     found = FoundFact.model_validate({"claim": "X", "type": "fact", "validFrom": "2027-01-01"})

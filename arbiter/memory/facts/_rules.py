@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from math import exp2, prod
 from typing import Any
 
@@ -18,6 +18,8 @@ from arbiter.memory.stores._words import words_of
 VISIBILITIES: Sequence[Visibility] = ("room", "entity", "agent")
 """From the narrowest to the widest."""
 _OWNER = "FactRules"
+_LONGEST = timedelta(days=365_000)
+"""Longer than any record lives, and short enough for every calendar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +79,14 @@ class FactRules:
             if period is not None and (not isinstance(period, timedelta) or period <= timedelta(0)):
                 problem = f"expected a timedelta above 0, got {period!r:.80}. Write timedelta(days=30)."
                 raise ParameterError(_OWNER, name, problem)
+            if period is not None and period > _LONGEST and name != "status_ttl":
+                problem = f"expected at most {_LONGEST.days:,} days, got {period!r:.80}."
+                raise ParameterError(_OWNER, name, problem)
         if self.retention_days is not None:
             checked_number(_OWNER, "retention_days", self.retention_days, above=0)
+            if self.retention_days > _LONGEST.days:
+                problem = f"expected at most {_LONGEST.days:,}, got {self.retention_days!r:.80}."
+                raise ParameterError(_OWNER, "retention_days", problem)
 
 
 SELF_REPORTED = 0.60
@@ -144,7 +152,8 @@ def expiry(fact: Fact, rules: FactRules) -> datetime | None:
     lifetime = _lifetime(fact, rules)
     if lifetime is None:
         return None
-    return max(fact.last_seen_at, fact.valid_from or fact.last_seen_at) + lifetime
+    begin = max(fact.last_seen_at, fact.valid_from or fact.last_seen_at)
+    return begin + lifetime if lifetime < datetime.max.replace(tzinfo=UTC) - begin else None
 
 
 def _lifetime(fact: Fact, rules: FactRules) -> timedelta | None:

@@ -13,7 +13,7 @@ from arbiter.evaluators._outputs import checked_number
 from arbiter.instructions import Instruction
 from arbiter.memory._conversation import speaker_of, window
 from arbiter.memory._entities import Entities, Entity, named_in, participants
-from arbiter.memory._records import BELIEVED, Fact, checked_time, readable
+from arbiter.memory._records import BELIEVED, Fact, checked_time, readable, time_in
 from arbiter.memory._tombstones import Everything
 from arbiter.memory.facts import FactStore
 from arbiter.memory.facts._rules import weight
@@ -147,7 +147,7 @@ def line_of(fact: Fact, now: datetime, *, about: str = "") -> str:
     dates = [fact.last_seen_at.date().isoformat()]
     for word, when in (("from", fact.valid_from), ("until", fact.valid_to)):
         if when is not None and when > now:
-            dates.append(f"{word} {when.astimezone(now.tzinfo).date().isoformat()}")
+            dates.append(f"{word} {time_in(when, now.tzinfo).date().isoformat()}")
     line = f"[conf={fact.confidence:.2f}, {', '.join(dates)}] {label}{one_line(fact.claim)}"
     return line if fact.state == "active" else f"{line} {CONFLICTING}"
 
