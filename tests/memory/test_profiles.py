@@ -310,6 +310,31 @@ def test_a_field_of_the_messages_that_also_ask_to_forget_it_is_not_filled(mode: 
     assert "Oslo" not in json.dumps(shop.cycle.memory.export("ada"))
 
 
+@pytest.mark.parametrize("subject", [None, "user", "ada", "u-1", "Ada"])
+def test_a_field_is_not_filled_whatever_an_answer_calls_the_user(subject: str | None) -> None:
+    answer = json.loads(said(UserProfile={"city": "Oslo"}))
+    lives = {"claim": "Ada lives in Oslo", "type": "fact", "subject": subject, "source_message_ids": ["m1"]}
+    answer |= {"claims": [lives], "forget": [{"id": "Ada lives in Oslo", "message_id": "m2"}]}
+    answer["names"] = [{"name": "Ada", "message_id": "m1"}]
+    shop = Shop(json.dumps(answer), conversation_length=32)
+    shop.tells("I'm Ada from Oslo", "m1", user="u-1")
+    shop.tells("Forget where I live", "m2", user="u-1")
+    assert shop.profile("u-1") == UserProfile()
+    assert shop.cycle.memory.facts("u-1") == []
+
+
+@pytest.mark.parametrize(("forgotten", "city"), [("Ada", None), ("Ada's sister", "Oslo")])
+def test_what_is_forgotten_of_somebody_else_decides_no_field(forgotten: str, city: str | None) -> None:
+    answer = json.loads(said(["Ada lives in Oslo"], UserProfile={"city": "Oslo"}))
+    sister = {"claim": "Ada's sister lives in Oslo", "type": "fact", "subject": "sister"}
+    answer["claims"].append({**sister, "source_message_ids": ["m2"]})
+    answer["forget"] = [{"id": f"{forgotten} lives in Oslo", "message_id": "m3"}]
+    shop = Shop(json.dumps(answer), conversation_length=32)
+    for id, text in (("m1", "I live in Oslo"), ("m2", "So does my sister"), ("m3", "Forget one of them")):
+        shop.tells(text, id)
+    assert shop.profile().city == city
+
+
 def test_a_field_that_is_told_anew_beside_a_wish_is_filled() -> None:
     """ "Forget Seattle, I live in Rome", and another user of the room who tells the same as was forgotten."""
     answer = {

@@ -329,9 +329,7 @@ class FactEvaluator(CognitiveEvaluator):
         hidden = (await ctx.hidden(anew=True)).forgotten if updates else ()
         told = [message for message in fresh if isinstance(message, HumanMessage) and message.id]
         for update in updates:
-            named = update.subject
-            user = named is None or is_generic(named)
-            entity = ctx.entity_id if user or named == ctx.entity_id else resolve(named or "", ctx.entities)
+            entity = _meant(update.subject, ctx.entity_id, ctx)
             said = [str(message.id) for message in told if ctx.speaker_of(message) == entity]
             own = [id for id in said if id not in hidden]
             cited = {*map(label, update.source_message_ids)}
@@ -348,8 +346,14 @@ class FactEvaluator(CognitiveEvaluator):
                 visibility="room" if ctx.is_private else rules.visibility,
             )
             profiles = facts_of(ctx).profiles(entity)
-            stay = [claim for claim in kept if not {*own}.isdisjoint(claim.source_message_ids)]
-            go = [claim for claim in claims if claim not in stay and {*claim.source_message_ids} & {*said}]
+            names = [caseless(one) for one in await OwnNames(profiles.store, ctx.agent_id, entity).own()]
+            mine = [
+                claim
+                for claim in claims
+                if _meant(claim.subject, entity, ctx) == entity or caseless(claim.subject or "") in names
+            ]
+            stay = [claim for claim in mine if claim in kept and {*claim.source_message_ids} & {*own}]
+            go = [claim for claim in mine if claim not in stay and {*claim.source_message_ids} & {*said}]
             go_too = [fact for fact in gone if fact.subject == entity]
             values = still_told(update.values, gone=[*go, *go_too], kept=stay)
             filled += await profiles.update(update.schema, values, mention)
@@ -454,6 +458,13 @@ class FactEvaluator(CognitiveEvaluator):
         schema: type[ExtractedClaims | InferredClaims] = InferredClaims if rules.chaining else ExtractedClaims
         answer = with_profiles(schema, self.schemas)
         return await ctx.ask(answer, asked, model=self.model, item_field="claims")
+
+
+def _meant(named: str | None, speaker: str, ctx: EvalContext) -> str | None:
+    """The participant that an answer names; the speaker if it names none, or "the user"."""
+    if named is None or is_generic(named) or named == speaker:
+        return speaker
+    return resolve(named, ctx.entities)
 
 
 def _claims_in(
