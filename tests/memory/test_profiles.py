@@ -270,6 +270,21 @@ def test_undoing_a_forgetting_brings_the_parts_of_a_list_back() -> None:
     assert shop.profile().hobbies == ["chess", "golf"]
 
 
+def test_undoing_one_forgetting_brings_nothing_back_that_another_one_took() -> None:
+    claims = ["Ada lives in Oslo", "Ada plays chess", "Ada plays golf"]
+    shop = Shop(
+        said(claims, UserProfile={"city": "Oslo", "hobbies": ["chess", "golf"]}),
+        fact_rules=FactRules(undo_within=timedelta(days=1)),
+    )
+    shop.hears("I live in Oslo and play chess and golf")
+    memory = shop.cycle.memory
+    golf, chess, _ = [memory.forget("ada", word) for word in ("golf", "chess", "Oslo")]
+    memory.undo("ada", id=golf.id)
+    assert shop.profile() == UserProfile(hobbies=["golf"])
+    memory.undo("ada", id=chess.id)
+    assert shop.profile() == UserProfile(hobbies=["golf", "chess"])
+
+
 @pytest.mark.parametrize("how", ["id", "query", "wish"])
 def test_a_forgotten_fact_takes_its_part_of_a_list_alone(how: str) -> None:
     claims = ["Ada plays chess", "Ada plays golf"]

@@ -13,6 +13,7 @@ from arbiter.memory._tombstones import Everything, Tombstones
 from arbiter.memory.facts._changes import ending
 from arbiter.memory.facts._normal import normal_form
 from arbiter.memory.facts._own_names import OwnNames
+from arbiter.memory.facts._profiles import put_back
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 
@@ -129,7 +130,7 @@ class Bin(Records):
             nonlocal written
             written = value is None
             if value is not None and "fields" in saved:  # a profile, of which only a part was forgotten
-                return {**value, "fields": _told_last(saved["fields"], value["fields"])}
+                return {**value, "fields": put_back(value["fields"], saved["fields"])}
             if value is not None and ns[2] == OwnNames.kind:  # of which only some were forgotten
                 names = [*saved[OwnNames.field], *value[OwnNames.field]]
                 return {
@@ -172,14 +173,6 @@ async def empty_bins(store: MemoryStore, agent_id: str, now: datetime) -> None:
             _HOURS,
             lambda value: {_HOURS: [hour for hour in _hours(value) if hour >= this]},
         )
-
-
-def _told_last(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of both. A field with a later time than the saved one stays as it is."""
-    again = {
-        name: field for name, field in now.items() if name not in saved or field["at"] != saved[name]["at"]
-    }
-    return {**saved, **again}
 
 
 def _said(value: Value) -> tuple[object, str]:

@@ -208,7 +208,7 @@ class Forgetting:
                 return None
             return left_of(name, field, gone=gone, kept=kept, messages=messages, unwanted=wanted.text)
 
-        for key, value in await profiles.changed_by(left):
+        for key, value in await profiles.taken_by(left):
             await self._into_bin([(profiles.space, key, value)], {})
             await profiles.keep(key, left)
 

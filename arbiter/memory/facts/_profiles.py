@@ -235,20 +235,22 @@ class Profiles(Records):
             await self.store.aupdate(self.space, schema.__name__, change)
         return Counter(changed=changed, private=len(values) - len(allowed), invalid=invalid)
 
-    async def changed_by(self, left: Left) -> list[tuple[str, Value]]:
-        """The key and value of each profile with a field of which not all is left."""
-        return [
-            (entry.key, entry.value)
-            for entry in await self.store.alist(self.space)
-            if any(left(name, field) != field for name, field in _fields(entry.value).items())
-        ]
+    async def taken_by(self, left: Left) -> list[tuple[str, Value]]:
+        """The key of each profile with a field of which not all is left, and its value with what is not left alone."""
+        found: list[tuple[str, Value]] = []
+        for entry in await self.store.alist(self.space):
+            fields = _fields(entry.value)
+            taken = {name: _taken(field, left(name, field)) for name, field in fields.items()}
+            if parts := {name: field for name, field in taken.items() if field is not None}:
+                found.append((entry.key, {**entry.value, "fields": parts}))
+        return found
 
     async def drop_old(self) -> None:
         def left(name: str, field: StoredField) -> StoredField | None:
             return None if self._is_old(name, field) else field
 
         if self._since is not None:
-            for key, _ in await self.changed_by(left):
+            for key, _ in await self.taken_by(left):
                 await self.keep(key, left)
 
     def _may_be_kept(self, name: str, value: Any) -> bool:
@@ -306,6 +308,24 @@ def still_told(
 
     left = {name: _without(value, is_gone) for name, value in values.items()}
     return {name: value for name, value in left.items() if value is not None}
+
+
+def _taken(field: StoredField, left: StoredField | None) -> StoredField | None:
+    """What `left` lacks of a field: the whole field, or some parts of its list."""
+    if left is None or left == field:
+        return field if left is None else None
+    return {**field, "value": [part for part in field["value"] if part not in left["value"]]}
+
+
+def put_back(fields: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a profile with what a forgetting has taken of them. One that was told again stays as it is."""
+    found = {**taken, **fields}
+    for name, field in taken.items():
+        now = found[name]
+        if now is not field and now["at"] == field["at"] and isinstance(now["value"], list):
+            back = [part for part in field["value"] if part not in now["value"]]
+            found[name] = {**now, "value": [*now["value"], *back]}
+    return found
 
 
 def _without(value: Any, unwanted: Callable[[Any], bool]) -> Any:
