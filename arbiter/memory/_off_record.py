@@ -112,7 +112,7 @@ _CODE = re.compile(
 )
 
 
-def _said(text: str) -> str:
+def without_quotations(text: str) -> str:
     """The text without code and quotations; a comment is code if another line of the message, or the line before
     the comment, looks like code."""
     lines = _NOT_SAID.sub("\ufffc", text).split("\n")
@@ -125,7 +125,7 @@ def off_the_record(text: str) -> bool:
     """True if a message begins with a phrase that puts it off the record, in one of many languages, or says
     "off the record" in a part of its own, and not in code or a quotation. Other ways to say it are for the model
     to see."""
-    return _is_off(text) and _is_off(_said(text))
+    return _is_off(text) and _is_off(without_quotations(text))
 
 
 def _is_off(text: str) -> bool:

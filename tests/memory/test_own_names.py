@@ -403,7 +403,9 @@ def test_an_introduction_is_recognised_in_many_languages(text: str) -> None:
     [
         "I'm Ada's brother", "My friend Ada lives in Rome", "I am not Ada", "I'm Adam", "She said: \"I'm Ada\"",
         "Ich bin Adas Bruder", "I told him I'm Ada", "私はAdaの兄です", "Ada", "", "I'm with Ada", "Is this Ada?",
-        "We watched a film where a robot says I'm Ada",
+        "We watched a film where a robot says I'm Ada", "Benim adım Ada değil", "私はAdaではありません",
+        "私はAdaじゃない", "저는 Ada가 아니에요", "저는 Ada 아닙니다", "What does this do?\n```\nI'm Ada\n```",
+        "> I'm Ada\nWho wrote this?",
     ],
 )  # fmt: skip
 def test_sentences_that_are_not_introductions(text: str) -> None:
@@ -443,7 +445,8 @@ def test_an_own_name_is_nobody_elses(text: str) -> None:
     [
         "I'm not Ada", "No, I’m not Ada!", "Oh wait I'm not Ada", "My name isn't Ada.", "Ich bin nicht Ada",
         "Nein, ich heiße nicht Ada", "Je ne suis pas Ada", "No soy Ada", "Non sono Ada", "Eu não sou a Ada",
-        "Jag heter inte Ada", "меня зовут не Ada", "我不叫Ada", "Hi. Don't call me Ada",
+        "Jag heter inte Ada", "меня зовут не Ada", "我不叫Ada", "Hi. Don't call me Ada", "Benim adım Ada değil",
+        "私はAdaではありません", "저는 Ada가 아닙니다",
     ],
 )  # fmt: skip
 def test_a_denial_is_recognised_in_many_languages(text: str) -> None:
@@ -452,7 +455,10 @@ def test_a_denial_is_recognised_in_many_languages(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["I'm Ada", "I'm not Ada's brother", "He said that I'm not Ada", "Ada is not here", "I'm not sure"],
-)
+    [
+        "I'm Ada", "I'm not Ada's brother", "He said that I'm not Ada", "Ada is not here", "I'm not sure",
+        "私はAdaです", "Ada değil mi?", "```\nI'm not Ada\n```",
+    ],
+)  # fmt: skip
 def test_sentences_that_are_not_denials(text: str) -> None:
     assert not denies(text, "Ada")

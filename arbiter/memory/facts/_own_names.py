@@ -10,6 +10,7 @@ from typing import Literal
 
 from arbiter.memory._entities import MAX_NAME
 from arbiter.memory._notes import Listed
+from arbiter.memory._off_record import without_quotations
 from arbiter.memory._records import Record
 from arbiter.memory.facts._normal import caseless
 from arbiter.memory.stores._words import words_of
@@ -143,19 +144,30 @@ _TOO = re.compile(
 )
 
 
+_NOT = re.compile(
+    r",? ?(?:değil|deyil|(?:では|じゃ|でわ)(?:ない|ありません|なく)|(?:이|가|은|는)? ?아[니닙]|नहीं)"
+)
+
+
 def introduces(text: str, name: str) -> bool:
-    """True if a message begins a sentence with "I'm Ada", in one of some twenty languages.
+    """True if a message begins a sentence with "I'm Ada", in one of some twenty languages, not in code or a quotation.
 
     This is for models that do not list the speakers who introduce themselves; it does not find every
     introduction.
     """
-    return any(_opens(before, _PHRASES, _GREETINGS) for before, _ in _places_of(text, name))
+    return any(
+        _opens(before, _PHRASES, _GREETINGS) and not _NOT.match(after)
+        for before, after in _places_of(text, name)
+    )
 
 
 def denies(text: str, name: str) -> bool:
     """True if a message begins a sentence with "I'm not Ada", in as many languages."""
     after_these = _GREETINGS | _TAKING_BACK
-    return any(_opens(before, _DENIALS, after_these) for before, _ in _places_of(text, name))
+    return any(
+        _opens(before, _PHRASES if _NOT.match(after) else _DENIALS, after_these)
+        for before, after in _places_of(text, name)
+    )
 
 
 def tells_of_another(text: str, name: str) -> bool:
@@ -182,7 +194,7 @@ def _places_of(text: str, name: str) -> Iterator[tuple[str, str]]:
     """The text of the line before and after each place where that name stands, of the first places."""
     wanted = caseless(name)
     left = _PLACES
-    for line in text[:_LONGEST].splitlines() if wanted else ():
+    for line in without_quotations(text[:_LONGEST]).splitlines() if wanted else ():
         said = caseless(line).replace("\u2019", "'")
         at = said.find(wanted)
         while at >= 0 and left > 0:
