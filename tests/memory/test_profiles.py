@@ -350,6 +350,44 @@ def test_what_is_forgotten_of_somebody_else_decides_no_field(forgotten: str, cit
     assert shop.profile().city == city
 
 
+@MODES
+def test_a_field_that_no_fact_tells_can_be_forgotten_by_its_name(any_store: BaseStore, mode: str) -> None:
+    shop = Shop(
+        said(UserProfile={"city": "Oslo", "age": 34, "hobbies": ["chess", "golf"]}),
+        json.dumps({"claims": [], "forget": [{"id": "UserProfile.city", "message_id": "m2"}]}),
+        json.dumps(
+            {
+                "claims": [],
+                "forget": ["[UserProfile.hobbies]"],
+                "profiles": {"UserProfile": {"hobbies": ["chess"]}},
+            }
+        ),
+        store=any_store,
+        mode=mode,
+        fact_rules=FactRules(undo_within=timedelta(days=1)),
+    )
+    shop.hears("I'm 34, from Oslo, and play chess and golf")
+    found = shop.hears("Forget where I live", "m2")
+    assert (shop.profile().city, shop.profile().age, shop.model.calls) == (None, 34, 2)
+    assert "UserProfile.city: Oslo" in shop.model.prompt(1)
+    shop.hears("Forget the golf", "m3")
+    assert shop.profile() == UserProfile(age=34, hobbies=["chess"])
+    shop.cycle.memory.undo("ada", id=found["undo_ids"][0])
+    assert shop.profile().city == "Oslo"
+
+
+def test_nobody_else_can_have_a_field_of_the_user_forgotten() -> None:
+    wish = {"claims": [], "forget": [{"id": "UserProfile.city", "message_id": "m2"}]}
+    shop = Shop(said(UserProfile={"city": "Oslo"}), json.dumps(wish))
+    shop.cycle.memory.register_entity("bob", "Bob")
+    shop.hears("I live in Oslo")
+    config: RunnableConfig = {"configurable": {"thread_id": "room", "user_id": "ada"}}
+    asked = HumanMessage("Forget where Ada lives", id="m2", additional_kwargs={"entity_id": "bob"})
+    shop.app.invoke({"messages": [asked]}, config)
+    assert shop.model.calls == 2
+    assert shop.profile().city == "Oslo"
+
+
 def test_a_field_that_is_told_anew_beside_a_wish_is_filled() -> None:
     """ "Forget Seattle, I live in Rome", and another user of the room who tells the same as was forgotten."""
     answer = {

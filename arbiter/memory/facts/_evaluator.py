@@ -49,7 +49,9 @@ from arbiter.memory.facts._own_names import Introduction, OwnNames, denies
 from arbiter.memory.facts._profiles import (
     Update,
     checked_schemas,
+    fields_of,
     lines_of,
+    listed_as,
     still_told,
     updates_in,
     with_profiles,
@@ -242,7 +244,14 @@ class FactEvaluator(CognitiveEvaluator):
         try:
             shown = {fact.id: fact for fact in (*known, *told)}
             commanded = len(wishes.carried.gone)
-            await wishes.read(outcome.value, shown=shown, fresh=fresh, earlier=earlier, claims=claims)
+            await wishes.read(
+                outcome.value,
+                shown=shown,
+                fresh=fresh,
+                earlier=earlier,
+                claims=claims,
+                fields=fields_of(self.schemas),
+            )
             await self._take_back(ctx, edited, claims)
             kept = wishes.still_claimed(claims)
             ingested = await facts_of(ctx).ingest(
@@ -367,7 +376,9 @@ class FactEvaluator(CognitiveEvaluator):
         lines: list[str] = []
         for schema in self.schemas:
             profile = await profiles.read(schema, room_id=ctx.room_id)
-            lines += [f"{schema.__name__}.{name}: {visible(value)}" for name, value in lines_of(profile)]
+            lines += [
+                f"{listed_as(schema.__name__, name)}: {visible(value)}" for name, value in lines_of(profile)
+            ]
         return lines if self.schemas else None
 
     async def _window(
@@ -400,7 +411,8 @@ class FactEvaluator(CognitiveEvaluator):
             return known, [], outcome
         said = {caseless(claim.claim) for claim in outcome.value.claims}
         said |= {label(message.id) for message in (*earlier, *fresh) if message.id}
-        wishes = [wish.id for wish in outcome.value.forget]
+        fields = fields_of(self.schemas)
+        wishes = [wish.id for wish in outcome.value.forget if not meant(wish.id, fields)]
         if all(fact_of(named, shown) or named in said or caseless(named) in said for named in wishes):
             return known, [], outcome
         # Somebody asks, in words that no table has, to forget what the model was not shown, or what earlier unread

@@ -20,7 +20,7 @@ from arbiter.memory.facts._bin import Bin, Binned, empty_bins
 from arbiter.memory.facts._changes import OPEN, unlinked
 from arbiter.memory.facts._normal import FactIds
 from arbiter.memory.facts._own_names import OwnNames
-from arbiter.memory.facts._profiles import Profiles, StoredField, left_of
+from arbiter.memory.facts._profiles import Profiles, StoredField, left_of, listed_as
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
@@ -40,7 +40,8 @@ class Forgotten(int):
 class Wanted:
     """The selection to forget.
 
-    `fact` selects facts, `text` what else mentions them: thoughts, tags and metadata of relationships.
+    `fact` selects facts, `text` what else mentions them: thoughts, tags and metadata of relationships. `fields` are
+    those of profiles, as "UserProfile.city".
     `messages` are buried, by room, and `asked` are messages whose thoughts go. With `told`, facts that the
     entity alone has told about others are looked at too. `everything` is the time of a wish to forget all:
     all relationships go, too, and unread messages from before it are not learned from. If the `messages` were
@@ -49,6 +50,7 @@ class Wanted:
 
     fact: Callable[[Fact], bool]
     text: Callable[[str], bool] = lambda text: False
+    fields: Collection[str] = ()
     messages: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
     asked: Collection[str] = ()
     told: bool = False
@@ -101,7 +103,8 @@ class Forgetting:
             await self._unlink(reopen=wanted.edited)
         messages = {id for ids in rooms.values() for id in ids}
         await self._forget_names(None if wanted.everything else messages)
-        await self._forget_profiles(wanted, messages)
+        for room_id, ids in (await self._forget_profiles(wanted, messages)).items():
+            rooms.setdefault(room_id, set()).update(ids)
         await self._forget_thoughts(wanted, rooms)
         await self._forget_relationships(wanted)
         if wanted.everything is not None:
@@ -195,22 +198,29 @@ class Forgetting:
             )
             await names.remove(gone)
 
-    async def _forget_profiles(self, wanted: Wanted, messages: Collection[str]) -> None:
+    async def _forget_profiles(self, wanted: Wanted, messages: Collection[str]) -> dict[str, set[str]]:
+        """Forget fields. Returns the messages of those that were named, by room."""
+        rooms: dict[str, set[str]] = {}
         profiles = Profiles(self.store, self.agent_id, self.entity_id, self.rules, self.now)
         if not await self.store.alist(profiles.space, limit=1):
-            return  # most users have none, and reading their facts once more is not free
+            return rooms  # most users have none, and reading their facts once more is not free
         own = self._spaces[0][-1]
         gone = [fact for (scope, _), fact in self.gone.items() if scope == own]
         kept = [fact for ns in self._spaces for fact in await self._facts(ns)]
 
-        def left(name: str, field: StoredField) -> StoredField | None:
-            if wanted.everything is not None:
+        def left(key: str, name: str, field: StoredField) -> StoredField | None:
+            if wanted.everything is not None or listed_as(key, name) in wanted.fields:
                 return None
             return left_of(name, field, gone=gone, kept=kept, messages=messages, unwanted=wanted.text)
 
         for key, value in await profiles.taken_by(left):
+            for name, taken in value["fields"].items():
+                for room_id in taken["room_ids"] if listed_as(key, name) in wanted.fields else ():
+                    rooms.setdefault(room_id, set()).update(taken["source_message_ids"])
             await self._into_bin([(profiles.space, key, value)], {})
+            await self._bury(rooms)
             await profiles.keep(key, left)
+        return rooms
 
     async def _forget_thoughts(self, wanted: Wanted, rooms: Mapping[str, Collection[str]]) -> None:
         _, visited = await self._traces.read()

@@ -36,8 +36,8 @@ from arbiter.memory.stores._words import words_of
 P = TypeVar("P", bound=BaseModel)
 Schema = type[BaseModel]
 StoredField = Mapping[str, Any]
-Left = Callable[[str, StoredField], StoredField | None]
-"""What is left of a field with that name."""
+Left = Callable[[str, str, StoredField], StoredField | None]
+"""What is left of a field with that name, of the profile with that key."""
 KIND = "profiles"
 LONGEST = 2_000
 """Longest value of a field, in characters of JSON."""
@@ -240,13 +240,13 @@ class Profiles(Records):
         found: list[tuple[str, Value]] = []
         for entry in await self.store.alist(self.space):
             fields = _fields(entry.value)
-            taken = {name: _taken(field, left(name, field)) for name, field in fields.items()}
+            taken = {name: _taken(field, left(entry.key, name, field)) for name, field in fields.items()}
             if parts := {name: field for name, field in taken.items() if field is not None}:
                 found.append((entry.key, {**entry.value, "fields": parts}))
         return found
 
     async def drop_old(self) -> None:
-        def left(name: str, field: StoredField) -> StoredField | None:
+        def left(_: str, name: str, field: StoredField) -> StoredField | None:
             return None if self._is_old(name, field) else field
 
         if self._since is not None:
@@ -266,7 +266,7 @@ class Profiles(Records):
         """Keep of each field of a profile what is left, and of the profile nothing if no field is."""
 
         def change(value: Value | None) -> Value | None:
-            after = {name: kept for name, field in _fields(value).items() if (kept := left(name, field))}
+            after = {name: kept for name, field in _fields(value).items() if (kept := left(key, name, field))}
             return None if value is None or not after else {**value, "fields": after}
 
         await self.store.aupdate(self.space, key, change)
@@ -334,6 +334,15 @@ def _without(value: Any, unwanted: Callable[[Any], bool]) -> Any:
     if isinstance(value, list) and given:
         return [part for part in given if not unwanted(part)] or None
     return None if unwanted(given) else given
+
+
+def fields_of(schemas: Iterable[Schema]) -> list[str]:
+    """The names of all fields, as a prompt lists them: "UserProfile.city"."""
+    return [listed_as(schema.__name__, name) for schema in schemas for name in schema.model_fields]
+
+
+def listed_as(schema: str, name: str) -> str:
+    return f"{schema}.{name}"
 
 
 def lines_of(profile: BaseModel) -> list[tuple[str, str]]:

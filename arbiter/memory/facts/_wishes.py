@@ -70,6 +70,7 @@ class _Asked:
     facts: set[str] = field(default_factory=set[str])
     claims: set[str] = field(default_factory=set[str])
     messages: set[str] = field(default_factory=set[str])
+    fields: set[str] = field(default_factory=set[str])
     asking: set[str] = field(default_factory=set[str])
     off_record: bool = False
     """True if some of these messages were not meant to be remembered in the first place."""
@@ -78,6 +79,7 @@ class _Asked:
         self.facts |= what.facts
         self.claims |= what.claims
         self.messages |= what.messages
+        self.fields |= what.fields
         self.asking |= {*what.asking, asking}
 
     def names(self, fact: Fact) -> bool:
@@ -89,12 +91,14 @@ class _Asked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
     """What a model has read and named: the facts of its prompt by id, by their labels the human messages in it and
-    the `fresh` ones among them, and by their words the sources of the new claims."""
+    the `fresh` ones among them, by their words the sources of the new claims, and the fields of the user's
+    profiles."""
 
     facts: Mapping[str, Fact]
     known: Mapping[str, BaseMessage]
     fresh: dict[str, BaseMessage]
     said: Mapping[str, Collection[str]]
+    fields: Collection[str] = ()
 
     @property
     def newest(self) -> BaseMessage | None:
@@ -141,14 +145,17 @@ class WishBook:
         fresh: Sequence[BaseMessage],
         earlier: Sequence[BaseMessage],
         claims: Iterable[Claim] = (),
+        fields: Collection[str] = (),
     ) -> None:
         """Carry out a model's answer about `fresh` messages; `shown` are the facts of its prompt by id, `earlier`
-        the other messages in it, and `claims` those of the same answer."""
+        the other messages in it, `claims` those of the same answer, and `fields` the names of those of the user's
+        profiles."""
         read = _Read(
             facts=shown,
             known=_humans((*earlier, *fresh)),
             fresh=_humans(fresh),
             said=_sources(claims),
+            fields=fields,
         )
         asked = self._checked(wishes, read)
         newest = next((m for m in reversed(fresh) if isinstance(m, HumanMessage)), None)
@@ -196,8 +203,8 @@ class WishBook:
         return found
 
     def _named(self, named: str, asking: BaseMessage, read: _Read) -> _Asked | None:
-        """What a model names that a message asks to forget, if its speaker may: a known fact, another message, or
-        the words of a new claim."""
+        """What a model names that a message asks to forget, if its speaker may: a known fact, another message, a field
+        of the user's profiles, or the words of a new claim."""
         speaker = self.ctx.speaker_of(asking)
         message = read.known.get(named)
         if (fact := fact_of(named, read.facts)) is not None:
@@ -207,6 +214,8 @@ class WishBook:
         if message is not None:
             is_own = self.ctx.speaker_of(message) == speaker and message is not asking
             return _Asked(messages={str(message.id)}) if is_own else None
+        if named_field := meant(named, read.fields):
+            return _Asked(fields={named_field}) if speaker == self.ctx.entity_id else None
         return self._claimed(caseless(named), asking, read) if caseless(named) in read.said else None
 
     def _claimed(self, words: str, asking: BaseMessage, read: _Read) -> _Asked:
@@ -268,7 +277,7 @@ class WishBook:
 
     async def _forget(self, speaker: str, what: _Asked) -> None:
         messages = {self.ctx.room_id: what.messages} if what.messages else {}
-        wanted = Wanted(fact=what.names, told=True, asked=what.asking, messages=messages)
+        wanted = Wanted(fact=what.names, fields=what.fields, told=True, asked=what.asking, messages=messages)
         if messages:
             await self.ctx.tombstones.begin(speaker, what.messages)
         await self._carry_out(speaker, wanted)
