@@ -318,7 +318,7 @@ def _taken(field: StoredField, left: StoredField | None) -> StoredField | None:
 
 
 def put_back(fields: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a profile with what a forgetting has taken of them. One that was told again stays as it is."""
+    """The fields of a profile with what a forgetting has taken of them. A field with a later time stays as it is."""
     found = {**taken, **fields}
     for name, field in taken.items():
         now = found[name]
