@@ -86,6 +86,15 @@ def test_an_export_comes_back_with_ids_times_and_links(any_store: BaseStore, is_
     assert other.thoughts("room-1") == []
 
 
+def test_an_export_without_facts_is_imported_into_every_store(any_store: BaseStore) -> None:
+    known = memory()
+    known.create_goal("room-1", "Find a flat", entity_id="user-1")
+    other = memory(any_store)
+    assert other.import_(known.export("user-1")) == 1
+    assert [goal.name for goal in other.goals("room-1")] == ["Find a flat"]
+    assert other.import_([]) == 0
+
+
 def test_a_goal_without_steps_comes_back() -> None:
     made = memory()
     goal = made.create_goal("room-1", "Rest more", entity_id="user-1")

@@ -249,7 +249,8 @@ class MemoryStore:
 
     async def aindex(self, spaces: Iterable[Namespace]) -> None:
         """Index the words of what was written in these namespaces, so that the next search need not do it."""
-        await self._access.words.ready(self.store, list(dict.fromkeys(spaces)))
+        if written := list(dict.fromkeys(spaces)):
+            await self._access.words.ready(self.store, written)
 
     async def aupdate(
         self,
