@@ -15,9 +15,10 @@ import json
 import os
 import threading
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -78,7 +79,8 @@ class Recordings:
 
     In mode "replay" nothing is written, and a question without a valid recording raises `RecordingError`; `missing`
     collects them all. In mode "record" it returns None for what has to be asked, and appends what it is given; `again`
-    takes no earlier answer. With `allow_stale` an outdated answer is taken, and `outdated` says so.
+    takes no earlier answer. Lines that cannot be read are then asked for again. With `allow_stale` an outdated answer
+    is taken, and `outdated` says so.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Recordings:
         self._touched: set[Any] = set()
         self._warned = False
         self._again = again
+        self._has_broken_lines = False
         self._release = finalize(self, self._locked()) if mode == "record" else None
         self._answers = self._read("answers")
         self._judgements = self._read("judgements")
@@ -120,6 +123,13 @@ class Recordings:
             said = f"it cannot be written: {why_unwritable(self.folder, error)}"
         raise RecordingError(f"the folder {str(self.folder)!r} of recordings: {said}.")
 
+    def refuse_none(self) -> None:
+        """Raise `RecordingError` for a replay without any recording."""
+        if self.mode == "replay" and not (self._answers or self._judgements):
+            raise RecordingError(
+                f"there are no recordings in {str(self.folder)!r}. Run `arbiter eval record`."
+            )
+
     # Answers of the target
 
     def answer(self, place: Place, *, input: Any, target: Mapping[str, str]) -> Mapping[str, Any] | None:
@@ -127,7 +137,7 @@ class Recordings:
         key = answer_key(input, target, place.repeat)
         with self._lock:
             line = self._found(self._answers, key)
-            if line is None:
+            if line is None and self.mode == "replay":
                 before = [each for each in self._answers.values() if _place(each) == place]
                 why = _answer_changes(before, hash_of(input), target)
                 line = self._without(f"the answer to {place}: {why}", before)
@@ -155,13 +165,13 @@ class Recordings:
         """
         if self.allow_stale:
             return
+        recorded: dict[Place, list[Line]] = defaultdict(list)
+        for line in self._answers.values():
+            recorded[_place(line)].append(line)
         for place, input in cases.items():
-            key = answer_key(input, target, place.repeat)
-            if key not in self._answers:
-                before = [each for each in self._answers.values() if _place(each) == place]
-                self.missing.append(
-                    f"the answer to {place}: {_answer_changes(before, hash_of(input), target)}"
-                )
+            if answer_key(input, target, place.repeat) not in self._answers:
+                why = _answer_changes(recorded[place], hash_of(input), target)
+                self.missing.append(f"the answer to {place}: {why}")
         self.check()
 
     # Judgements
@@ -170,10 +180,10 @@ class Recordings:
         """The recorded answer to a question."""
         with self._lock:
             line = self._found(self._judgements, asked.key)
-            if line is None:
+            if line is None and self.mode == "replay":
                 before = self._earlier(asked)
                 vote = f", vote {asked.request.vote + 1}" if asked.request.vote else ""
-                why = _judgement_changes(before, asked)
+                why = self._other_votes(before, asked) or _judgement_changes(before, asked)
                 line = self._without(f"{asked.row} of {asked.place}{vote}: {why}", _alike(before, asked))
             return None if line is None else reply_of(line)
 
@@ -196,6 +206,17 @@ class Recordings:
         """The recorded judgements of the row: those of the case × repeat, else all."""
         of_row = [each for each in self._judgements.values() if each["row"] == asked.row]
         return [each for each in of_row if _place(each) == asked.place] or of_row
+
+    def _other_votes(self, before: Sequence[Line], asked: Asked) -> str:
+        """A sentence about the votes of the same question that were recorded; "" if there are none."""
+        keys = {
+            vote: replace(asked, request=replace(asked.request, vote=vote)).key
+            for vote in sorted({each["vote"] for each in before})
+        }
+        votes = [str(vote + 1) for vote, key in keys.items() if key in self._judgements]
+        if len(votes) == 1:
+            return f"only vote {votes[0]} was recorded"
+        return f"only votes {', '.join(votes)} were recorded" if votes else ""
 
     # The whole
 
@@ -240,7 +261,7 @@ class Recordings:
         used_alone = is_whole and self._again
         with self._lock:
             try:
-                if self._new or used_alone:
+                if self._new or used_alone or self._has_broken_lines:
                     self._write("answers", self._answers, used_alone)
                     self._write("judgements", self._judgements, used_alone)
             finally:
@@ -272,10 +293,8 @@ class Recordings:
             self.dates.add(day)
         return line
 
-    def _without(self, what: str, before: Sequence[Line]) -> Line | None:
+    def _without(self, what: str, before: Sequence[Line]) -> Line:
         """The answer to a question without a valid recording; `before` are outdated answers to it."""
-        if self.mode == "record":
-            return None
         if self.allow_stale and before:
             self.outdated.append(what)
             return self._taken(before[0])
@@ -316,10 +335,6 @@ class Recordings:
     def _read(self, name: str) -> dict[str, Line]:
         path = self._path(name)
         if not path.exists():
-            if self.mode == "replay" and name == "answers" and not self._path("judgements").exists():
-                raise RecordingError(
-                    f"there are no recordings in {str(self.folder)!r}. Run `arbiter eval record`."
-                )
             return {}
         try:
             content = path.read_bytes()
@@ -331,6 +346,7 @@ class Recordings:
 
     def _lines(self, path: Path, content: bytes) -> Iterator[Line]:
         whole = content.split(b"\n")  # the last line may be torn within a character
+        broken: list[str] = []
         for number, row in enumerate(whole, 1):
             if not row:
                 continue
@@ -342,11 +358,20 @@ class Recordings:
                     warnings.warn(
                         f"{path}:{number}: a torn last line was left out.", ArbiterWarning, stacklevel=5
                     )
-                    return
-                raise RecordingError(
-                    f"{path}:{number}: expected a recording, got {error}. Record again."
-                ) from None
+                    break
+                broken.append(f"{path}:{number}: expected a recording, got {error}")
+                if self.mode == "replay":
+                    raise RecordingError(f"{broken[0]}. Record again with `arbiter eval record`.") from None
+                continue
             yield line
+        if broken:  # nobody could record again if they were refused here
+            self._has_broken_lines = True
+            others = f", and {len(broken) - 1} more of its lines" if len(broken) > 1 else ""
+            warnings.warn(
+                f"{broken[0]}. The line is left out{others}; what it was about is asked again.",
+                ArbiterWarning,
+                stacklevel=5,
+            )
 
 
 def _check(file: str, line: Any) -> None:
@@ -357,7 +382,7 @@ def _check(file: str, line: Any) -> None:
     if found.get("v") != VERSION:
         raise ValueError(f"a line of format {found.get('v')!r}, and this version of Arbiter reads {VERSION}")
     known = {"answers.jsonl": ("key", "case", "repeat", "target", "answer")}
-    names = known.get(file, ("key", "case", "repeat", "row", "judge", "parts"))
+    names = known.get(file, ("key", "case", "repeat", "row", "vote", "judge", "parts"))
     if lacking := [name for name in names if name not in found]:
         raise ValueError(f"a line without {lacking[0]!r}")
     if file != "answers.jsonl" and not is_judgement(found):
@@ -420,6 +445,4 @@ def _judgement_changes(before: Sequence[Line], asked: Asked) -> str:
         return ", ".join(changes)
     if _place(last) != asked.place:
         return "the case was never judged"
-    if asked.request.vote > max(each["vote"] for each in before):
-        return f"it was recorded with {max(each['vote'] for each in before) + 1} votes"
     return "the judged text changed"

@@ -237,6 +237,8 @@ class Suite:
             if taped is not None:
                 taped.rows_in_answers = frozenset(each.name for each in measured.evaluators)
             tape = _tape(taped, cache if self.cache == "all" else None, measured, judging)
+            if taped is not None and (tape is not None or judging.judges):
+                taped.refuse_none()  # a function without judges needs none
             session = Session(
                 _run_id() if written is None else str(written.head["run_id"]),
                 cases,

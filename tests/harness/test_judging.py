@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -184,6 +184,26 @@ def test_another_answer_of_the_target_differs_from_a_new_case(tmp_path: Path) ->
         recordings.check()
 
 
+@pytest.mark.parametrize(
+    ("kept", "why"),
+    [
+        ([0, 2], "vote 2: only votes 1, 3 were recorded"),
+        ([0], "vote 2: only vote 1 was recorded"),
+        ([1, 2], "(repeat 1): only votes 2, 3 were recorded"),
+    ],
+)
+def test_a_missing_vote_is_reported_with_the_recorded_ones(
+    kept: Sequence[int], why: str, tmp_path: Path
+) -> None:
+    recorded(tmp_path, rubric(Named(answers=[grade(8)])), votes=3)
+    path = tmp_path / "judgements.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if json.loads(line)["vote"] in kept))
+    recordings = Recordings(tmp_path)
+    measured(Judging(recordings=recordings, votes=3), rubric(Named(answers=["?"])))
+    assert recordings.missing[0].endswith(why)
+
+
 def test_only_stale_questions_are_asked_again(tmp_path: Path) -> None:
     """The file then has the new judgement and not the old one; other cases keep theirs."""
     recorded(tmp_path, rubric(Named(answers=[grade(8), grade(6)])), cases={"one": "Hi", "two": "Go"})
@@ -288,8 +308,6 @@ def test_stale_answer_names_the_change(
 
 
 def test_files_that_are_no_recordings_are_refused_with_their_line(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match="no recordings"):
-        Recordings(tmp_path / "nothing")
     recorded(tmp_path, rubric(Named(answers=[grade(8)])))
     path = tmp_path / "judgements.jsonl"
     whole = path.read_text()
@@ -306,6 +324,32 @@ def test_files_that_are_no_recordings_are_refused_with_their_line(tmp_path: Path
     path.write_text(whole + whole[:40])
     with pytest.warns(ArbiterWarning, match=r"judgements.jsonl:2: a torn last line"):
         assert len(Recordings(tmp_path).unused) == 1
+
+
+def test_recording_again_replaces_lines_that_cannot_be_read(tmp_path: Path) -> None:
+    """Of another format, or with the marks of a merge."""
+    cases = {"one": "1", "two": "2", "three": "3"}
+    recorded(tmp_path, rubric(Named(answers=[grade(8), grade(6), grade(4)])), cases=cases)
+    path = tmp_path / "judgements.jsonl"
+    first, *others = path.read_text().splitlines(keepends=True)
+    path.write_text(first.replace('"v": 1', '"v": 2') + "<<<<<<< HEAD\n" + "".join(others))
+    model = Named(answers=[grade(1)])
+    with pytest.warns(ArbiterWarning, match=r"judgements.jsonl:1: .*format 2.*, and 1 more of its lines"):
+        found = recorded(tmp_path, rubric(model), cases=cases)
+    assert model.calls == 1
+    assert (
+        measured(Judging(recordings=Recordings(tmp_path)), rubric(Named(answers=["?"])), cases=cases) == found
+    )
+
+
+def test_recording_removes_broken_lines_that_no_question_needs(tmp_path: Path) -> None:
+    recorded(tmp_path, rubric(Named(answers=[grade(8)])))
+    path = tmp_path / "judgements.jsonl"
+    whole = path.read_text()
+    path.write_text("=======\n" + whole)
+    with pytest.warns(ArbiterWarning, match="what it was about is asked again"):
+        recorded(tmp_path, rubric(Named(answers=["?"])))
+    assert path.read_text() == whole
 
 
 def test_secret_in_a_recording_is_a_warning(tmp_path: Path) -> None:

@@ -220,6 +220,17 @@ def test_nothing_recorded_is_no_pass() -> None:
         suite().run(graph(Spy("plan")), mode="mock")
 
 
+def test_a_function_without_judges_needs_no_recordings() -> None:
+    """So that one command replays all suites of a project."""
+
+    def answer(given: Any) -> str:
+        return "Yes."
+
+    plain = Suite("plain", CASES, scorers={"short": lambda run: len(run.output) < 9})
+    plain.run(answer, mode="record")
+    assert plain.run(answer, mode="mock").rows["short"].mean == 1.0
+
+
 def test_the_tokens_of_recorded_answers_cost_nothing() -> None:
     writer = model("Hello.")
 
