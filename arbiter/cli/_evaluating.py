@@ -591,7 +591,8 @@ def print_plan(run: str, drop: float | None, row: str | None) -> None:
         except ConfigurationError as error:
             refused.append(str(error))
         else:
-            out.print(Text(str(found)))
+            for line in str(found).splitlines():
+                out.print(Text(visible(line)), soft_wrap=True)
     if len(refused) == len(names):
         raise ConfigurationError("\n".join(refused))
     for problem in refused:

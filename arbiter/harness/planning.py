@@ -80,11 +80,11 @@ def plan(
     The noise comes from `comparison` (an unchanged run against its baseline) if it is given, else from the
     repeats of the row, else from `votes`. Noise from votes leaves out that an agent can answer differently
     when it is asked again. Raises `ConfigurationError` if none of them shows noise: a run with one repeat and
-    no baseline.
+    no baseline; and without `drops` for a row whose scale has no end.
     """
     split = _split(votes) if votes else None
     sd, source = _noise(row, comparison, split, repeats)
-    chosen = tuple(drops) if drops else _drops(row.scale)
+    chosen = tuple(drops) if drops else _drops(row)
     least = math.ceil(-math.log2(alpha))  # with fewer changed cases the exact test cannot be significant
 
     def cases(noise: float) -> dict[float, int]:
@@ -136,10 +136,11 @@ def _split(votes: Votes) -> VarianceSplit:
     return VarianceSplit(judge=fmean(spreads), agent=0.0, case=0.0)
 
 
-def _drops(scale: Scale) -> tuple[float, ...]:
-    width = scale[1] - scale[0]
+def _drops(row: Row) -> tuple[float, ...]:
+    width = row.scale[1] - row.scale[0]
     if not math.isfinite(width):
-        raise ParameterError(
-            "plan", "drops", f"expected drops for a scale without an end, {scale_text(scale)}."
+        raise ConfigurationError(
+            f"{row.name} has a scale without an end, {scale_text(row.scale)}, so no drop is the usual one. "
+            f"Name the drop to find: --row {row.name} --drop 10, or drops=[10] in Python."
         )
-    return _NINE if scale == (0.0, 9.0) else tuple(round(share * width, 12) for share in _SHARES)
+    return _NINE if row.scale == (0.0, 9.0) else tuple(round(share * width, 12) for share in _SHARES)

@@ -75,5 +75,10 @@ def test_a_run_that_shows_no_noise_has_no_plan() -> None:
         plan(row("tone", [5]), votes={"a": [[4, 5]], "b": [[4, 5]]})
     with pytest.raises(ParameterError, match="expected two votes or more of at least two cases"):
         plan(row("tone", BEFORE), votes={"a": [[4, 5]], "b": [[5]]})
-    with pytest.raises(ParameterError, match="expected drops for a scale without an end"):
-        plan(row("tokens", [[1, 2], [3, 5]], scale=(0, float("inf"))))
+
+
+def test_a_scale_without_an_end_asks_for_the_drop_to_find() -> None:
+    tokens = row("tokens", [[1, 2], [3, 5]], scale=(0, float("inf")))
+    with pytest.raises(ConfigurationError, match=r"tokens has a scale .*: --row tokens --drop 10, or drops="):
+        plan(tokens)
+    assert list(plan(tokens, drops=[10]).cases) == [10]
