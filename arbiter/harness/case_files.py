@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from arbiter._constitution.documents import (
 from arbiter.errors import ConfigurationError, PackError, PackMistake, nearest
 from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.cases import MAX_DEPTH, Case, Expect, same_cases
-from arbiter.harness.expectations import broken, unmakeable
+from arbiter.harness.expectations import Expectations
 
 __all__ = ["BOUNDS", "CaseEntry", "case_of", "load_cases", "load_outputs", "mistakes_in"]
 
@@ -69,7 +69,7 @@ def load_cases(path: str | Path) -> list[Case]:
         mistakes.append(PackMistake(str(path), 1, "", "the file has no cases"))
     if mistakes:
         # In a file without other mistakes, the suite finds these.
-        for case, said in (*same_cases(cases), *unmakeable(cases)):
+        for case, said in (*same_cases(cases), *Expectations().mistakes(cases)):
             mistakes.append(PackMistake(str(path), int(case.source.rpartition(":")[2]), "", said))
         raise PackError(sorted(mistakes, key=lambda mistake: mistake.line))
     return cases
@@ -93,7 +93,7 @@ def mistakes_in(data: Any, error: ValidationError) -> Iterator[tuple[Place, str]
     expect: Any = data.get("expect") if is_mapping(data) else None
     if is_mapping(expect) and ("expect",) not in wrong:
         sound = {key: value for key, value in expect.items() if ("expect", key) not in wrong}
-        for key, said in broken(Expect.model_validate(sound)):
+        for key, said in Expectations().broken(Expect.model_validate(sound).given):
             yield ("expect", key), said
 
 
@@ -113,7 +113,8 @@ def case_of(entry: CaseEntry, at: PackMistake) -> Case:
         )
     except ConfigurationError as error:
         said = str(error).removeprefix(f"{at.file}:{at.line}: ")
-        more = [f"expect.{key}: {why}" for key, why in broken(entry.expect)]
+        given: Mapping[str, Any] = entry.expect.given if entry.expect else {}
+        more = [f"expect.{key}: {why}" for key, why in Expectations().broken(given)]
         raise PackError([PackMistake(at.file, at.line, at.path, each) for each in (said, *more)]) from None
 
 
@@ -234,6 +235,10 @@ def _read_csv(file: Path, name: str, mistakes: list[PackMistake]) -> _Read:
 
 
 def _head(cells: Sequence[str], name: str) -> list[str]:
+    other = re.search(r"[;\t|]", cells[0]) if len(cells) == 1 else None
+    if other is not None:  # as spreadsheets write it in countries with decimal commas
+        said = f"expected commas between the columns, got {other[0]!r} in {cells[0]!r:.80}"
+        raise PackError.at(name, 1, said)
     wrong = [
         PackMistake(name, 1, "", f"expected a column of a case, got {cell!r}.{nearest(cell, _COLUMNS)}")
         for cell in cells

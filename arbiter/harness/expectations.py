@@ -12,12 +12,12 @@ from jsonschema.validators import validator_for
 from arbiter._conditions import Condition
 from arbiter._values.copies import jsonable
 from arbiter.errors import ConditionError, ConfigurationError, nearest
-from arbiter.harness.cases import Case, Expect
+from arbiter.harness.cases import Case
 from arbiter.harness.results import CaseRun
 from arbiter.harness.scores import Score
 from arbiter.harness.trajectories import chosen, mismatch, node_steps, problem_in, tool_steps
 
-__all__ = ["ABOUT_OUTPUT", "Check", "Expectations", "broken", "check_for", "ended_as_expected", "unmakeable"]
+__all__ = ["ABOUT_OUTPUT", "Check", "Expectations", "check_for", "ended_as_expected"]
 
 Check: TypeAlias = Callable[[CaseRun], str | None]
 VARIABLES = ("input", "output", "expected", "duration", "tokens")
@@ -27,25 +27,6 @@ _ABOUT_GRAPHS = frozenset({"nodes", "tools", "redirected_to", "waits_for"})
 _A_TARGET = {"function": "a function", "outputs": "recorded outputs"}
 ABOUT_OUTPUT = frozenset({"equals", "contains", "matches", "json_schema", "condition"})
 """The keys that need nothing but the output of a run."""
-
-
-def unmakeable(cases: Iterable[Case]) -> list[tuple[Case, str]]:
-    """The cases with an expectation that no target could meet, such as a broken pattern, each with a sentence."""
-    expectations = Expectations()
-    return [
-        (case, said.removeprefix(f"{case.source}: "))
-        for case in cases
-        for said in expectations.mistakes([case])
-    ]
-
-
-def broken(expect: Expect | None) -> Iterator[tuple[str, str]]:
-    """The keys of an `expect` that no target could meet, each with the reason."""
-    for key, value in () if expect is None else expect.given.items():
-        try:
-            check_for(key, value)
-        except ConfigurationError as error:
-            yield key, str(error)
 
 
 class Expectations:
@@ -61,26 +42,35 @@ class Expectations:
         checkers: Sequence[str] | None = None,
         *,
         kind: str = "graph",
-    ) -> list[str]:
-        """Compile the checks of all cases. Returns a sentence for each that cannot be made, and for each that
-        names a node or a checker which the target has not (None: its names are unknown), or that is about graphs
-        when the target is of another kind.
+    ) -> list[tuple[Case, str]]:
+        """The cases with an expectation that the target could not meet (see `broken`), each with a sentence."""
+        return [
+            (case, f"case {case.id!r}: expect.{key}: {why}")
+            for case in cases
+            for key, why in self.broken(case.assertions, nodes, checkers, kind=kind)
+        ]
+
+    def broken(
+        self,
+        assertions: Mapping[str, Any],
+        nodes: Sequence[str] | None = None,
+        checkers: Sequence[str] | None = None,
+        *,
+        kind: str = "graph",
+    ) -> Iterator[tuple[str, str]]:
+        """Compile the checks of these assertions. Yields the keys that no target could meet, such as a broken pattern,
+        that name a node or a checker which the target has not (None: its names are unknown), and that are about
+        graphs when the target is of another kind, each with the reason.
         """
-        found: list[str] = []
-        for case in cases:
-            for key, value in case.assertions.items():
-                try:
-                    if kind != "graph" and key in _ABOUT_GRAPHS:
-                        raise ConfigurationError(
-                            f"expected a graph as target, got {_A_TARGET.get(kind, kind)}."
-                        )
-                    self._check(key, value, nodes)
-                    if key in _ABOUT_CHECKERS and checkers is not None:
-                        _refuse_unknown(value, checkers)
-                except ConfigurationError as error:
-                    where = f"{case.source}: " if case.source else ""
-                    found.append(f"{where}case {case.id!r}: expect.{key}: {error}")
-        return found
+        for key, value in assertions.items():
+            try:
+                if kind != "graph" and key in _ABOUT_GRAPHS:
+                    raise ConfigurationError(f"expected a graph as target, got {_A_TARGET.get(kind, kind)}.")
+                self._check(key, value, nodes)
+                if key in _ABOUT_CHECKERS and checkers is not None:
+                    _refuse_unknown(value, checkers)
+            except ConfigurationError as error:
+                yield key, str(error)
 
     def _check(self, key: str, value: Any, nodes: Sequence[str] | None = None) -> Check:
         mark = f"{key}:{value!r}"

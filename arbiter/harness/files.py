@@ -45,7 +45,7 @@ from arbiter.harness.case_files import (
 )
 from arbiter.harness.cases import Case, same_cases
 from arbiter.harness.dimensions import OF_CHANNELS
-from arbiter.harness.expectations import unmakeable
+from arbiter.harness.expectations import Expectations
 from arbiter.harness.gate import GateSettings
 from arbiter.harness.kinds import SCORERS, ScorerEntry
 from arbiter.harness.limits import Limits
@@ -280,8 +280,8 @@ class _Loader:
             self.useless_seed(scorers)
         if "target" not in self.unread:
             self.without_persona(agents)
-        self.mistakes += [PackMistake(*_place_of(case), "", said) for case, said in same_cases(cases)]
-        self.mistakes += [PackMistake(*_place_of(case), "", said) for case, said in unmakeable(cases)]
+        for case, said in (*same_cases(cases), *Expectations().mistakes(cases)):
+            self.mistakes.append(PackMistake(*_place_of(case), "", said))
         if not self.mistakes:
             self.report_unused()
             try:

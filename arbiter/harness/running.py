@@ -117,7 +117,9 @@ class Session:
         self._expectations = Expectations()
         mistakes = self._expectations.mistakes(cases, target.nodes(), target.checkers(), kind=target.kind)
         if mistakes:
-            raise ConfigurationError("\n".join(mistakes))
+            raise ConfigurationError(
+                "\n".join(f"{case.source}: {said}" if case.source else said for case, said in mistakes)
+            )
         self._todo = [
             (case, repeat)
             for case in cases

@@ -302,6 +302,7 @@ LONG = json.dumps({"input": "x" * 1_000_001})
         ),
         ("c.csv", 'id,input\na,"{1"\n', "c.csv:2: input: expected JSON, because it begins with '{'"),
         ("c.csv", "id,input\n", "c.csv:1: the file has no cases"),
+        ("c.csv", "id;input\na;1\n", "c.csv:1: expected commas between the columns, got ';' in 'id;input'"),
         ("c.csv", "id,input,input.n\na,1,2\n", "c.csv:1: expected 'input' or 'input.n', got both"),
         ("c.csv", "id,input.\na,1\n", "c.csv:1: expected a column of a case, got 'input.'"),
         ("c.csv", f"id,input\na,{'x' * 1_000_001}\n", "c.csv:2: case 'a': input has 1,000,003 bytes"),
