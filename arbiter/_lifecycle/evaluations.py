@@ -155,6 +155,7 @@ class EvaluatorQueue:
         "name",
         "open",
         "places",
+        "stand_ins",
         "timing",
         "token",
         "workers",
@@ -165,6 +166,8 @@ class EvaluatorQueue:
         self.loop = loop
         self.name = evaluator.name
         self.is_async = evaluator.is_async
+        self.stand_ins: dict[str | None, NodeEvaluator] = {}
+        """Copies that judge in its place, by LangGraph thread: those whose judges a harness counts."""
         self._version: str | None = None
         self.token = secrets.token_hex()  # as that of a `Registration`
         # A deadline needs another thread, which costs more than most evaluators and doubles the cost of a
@@ -239,11 +242,12 @@ class EvaluatorQueue:
             usage_meter.set(None)
         # An evaluator never gets the graph's callbacks and streams, whichever code reads its result.
         _set_ambient(None)
+        evaluate = self.stand_ins.get(thread_id, self.evaluator).evaluate
         try:
             if self.timing.inline:
-                answer: Any = self.timing.timed(self.evaluator.evaluate, view)
+                answer: Any = self.timing.timed(evaluate, view)
             else:
-                answer = self._called(view)
+                answer = self._called(evaluate, view)
             if type(answer) is not EvaluationResult:
                 if isawaitable(answer):
                     answer = self._waited(answer, id(evaluations))
@@ -280,12 +284,12 @@ class EvaluatorQueue:
             log.warning("evaluator %s failed on node %r: %s", self.name, node, failure.message)
         return failure
 
-    def _called(self, view: History) -> Any:
+    def _called(self, evaluate: Callable[[History], Any], view: History) -> Any:
         deadline = self.evaluator.deadline
         if deadline is None or self.is_async:
-            return self.timing.timed(self.evaluator.evaluate, view)
+            return self.timing.timed(evaluate, view)
         context = _own_context()
-        call = partial(self.timing.timed, self.evaluator.evaluate, view)
+        call = partial(self.timing.timed, evaluate, view)
         try:
             runner = self._runners.pop()
         except IndexError:

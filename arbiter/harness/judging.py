@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from arbiter._lifecycle.evaluations import EvaluatorQueue
 from arbiter._values.versions import hash_of
 from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.cache import Answers
@@ -19,7 +20,6 @@ from arbiter.harness.canonical import is_mapping
 from arbiter.harness.identity import JudgeIdentity
 from arbiter.harness.limits import Limiter, Limiters, Limits, innermost, limited, provider_and_name
 from arbiter.harness.recordings import Asked, Place, Recordings
-from arbiter.harness.scores import Score
 from arbiter.harness.usage import Usage
 from arbiter.models import (
     ChatJudge,
@@ -72,6 +72,8 @@ class Judging:
         """Judgements that an earlier session of the run has paid for, by `Asked.key` and case. Cases with the same
         answer are judged separately, as in a run that is not interrupted."""
         self._places: dict[str, Place] = {}
+        self._counted: dict[EvaluatorQueue, NodeEvaluator] = {}
+        """Copies of the target's evaluators whose judges are counted."""
 
     def evaluator(self, evaluator: NodeEvaluator) -> NodeEvaluator:
         """A copy of the evaluator that asks its judges on this way; the evaluator itself if it asks none."""
@@ -107,28 +109,29 @@ class Judging:
             f"number of votes of {evaluator.name}": str(self.votes or 1),
         }
 
-    def note(self, evaluators: Iterable[NodeEvaluator]) -> None:
-        """Note the judges of the target's evaluators that are not asked on this way."""
-        for each in evaluators:
-            if each.name not in self.judges:
-                for settings in _asked_by(each):
-                    self.others[each.name] = _identity(settings)
-
-    def count_others(self, scores: Iterable[Score], thread_id: str) -> None:
-        """Count what these scores of the target's evaluators cost, unless their judges were asked on this way."""
-        for score in scores:
-            if score.calls and not self.others.keys().isdisjoint((score.name, score.name.partition(".")[0])):
-                self.usage.add("judge", score.model, score.usage, calls=score.calls, thread_id=thread_id)
+    def count(self, queues: Iterable[EvaluatorQueue]) -> None:
+        """Count what the target's evaluators ask judges by themselves, as in production, not on this way."""
+        for queue in queues:
+            if queue.name in self.judges:
+                continue
+            counted = queue.evaluator.with_judges(lambda judge: _CountedJudge(self, judge))
+            for settings in _asked_by(queue.evaluator):
+                self.others[queue.name] = _identity(settings)
+                self._counted[queue] = counted
 
     # Where a question belongs
 
     def begin(self, thread_id: str, place: Place) -> None:
         """Note that the case × repeat runs on that thread."""
         self._places[thread_id] = place
+        for queue, counted in self._counted.items():
+            queue.stand_ins[thread_id] = counted
 
     def end(self, thread_id: str) -> None:
         """Forget the thread of a case that is done."""
         self._places.pop(thread_id, None)
+        for queue in self._counted:
+            queue.stand_ins.pop(thread_id, None)
 
     def place(self) -> tuple[str, Place]:
         """The thread on whose behalf the caller asks, and its case."""
@@ -149,12 +152,12 @@ class Judging:
             if self.recordings is not None:
                 reply = self.recordings.keep_judgement(asked, reply)
         if reply is not None:
-            self._count(asked, reply, thread_id, replayed=True)
+            self.counted(asked.judge, reply, thread_id, replayed=True)
         return reply
 
     def keep(self, asked: Asked, reply: JudgeReply, thread_id: str) -> JudgeReply:
         """Count and keep an answer that was paid for. Returns the answer that counts."""
-        self._count(asked, reply, thread_id)
+        self.counted(asked.judge, reply, thread_id)
         if self.kept is not None:
             self.kept(asked, reply)
         if self.recordings is not None and self.recordings.mode == "record":
@@ -164,7 +167,7 @@ class Judging:
         return reply
 
     @contextmanager
-    def buying(self, asked: Asked, thread_id: str) -> Generator[None]:
+    def buying(self, judge: Mapping[str, Any], thread_id: str) -> Generator[None]:
         """A call of a judge runs inside. If it fails or is cancelled it is counted; what it cost is unknown."""
         self.usage.begin("judge", thread_id)
         failed = True
@@ -174,10 +177,13 @@ class Judging:
         finally:
             self.usage.end("judge", thread_id)
             if failed:
-                self.usage.add("judge", str(asked.judge["model"]), None, thread_id=thread_id)
+                self.usage.add("judge", str(judge["model"]), None, thread_id=thread_id)
 
-    def _count(self, asked: Asked, reply: JudgeReply, thread_id: str, *, replayed: bool = False) -> None:
-        model = reply.model or str(asked.judge["model"])
+    def counted(
+        self, judge: Mapping[str, Any], reply: JudgeReply, thread_id: str, *, replayed: bool = False
+    ) -> None:
+        """Count an answer of the judge with these settings."""
+        model = reply.model or str(judge["model"])
         self.usage.add("judge", model, reply.usage, calls=reply.calls, thread_id=thread_id, replayed=replayed)
 
 
@@ -203,7 +209,7 @@ class _RowJudge:
         asked, thread_id, reply = self._asked(request)
         if reply is not None:
             return reply
-        with self._judging.buying(asked, thread_id):
+        with self._judging.buying(asked.judge, thread_id):
             if self._limiter is not None:
                 reply = self._limiter.call(lambda: self._inner.judge(request))
             else:
@@ -214,7 +220,7 @@ class _RowJudge:
         asked, thread_id, reply = self._asked(request)
         if reply is not None:
             return reply
-        with self._judging.buying(asked, thread_id):
+        with self._judging.buying(asked.judge, thread_id):
             if self._limiter is not None:
                 reply = await self._limiter.acall(lambda: self._inner.ajudge(request))
             else:
@@ -225,6 +231,29 @@ class _RowJudge:
         thread_id, place = self._judging.place()
         asked = Asked(request=request, row=self._row, place=place, judge=self.settings, parts=self._parts)
         return asked, thread_id, self._judging.found(asked, thread_id)
+
+
+class _CountedJudge:
+    """The judge of one of the target's own rules. What it is asked is counted, and nothing else changes."""
+
+    def __init__(self, judging: Judging, inner: Judge) -> None:
+        self._judging = judging
+        self._inner = inner
+        self.settings = judge_settings(inner)
+
+    def judge(self, request: JudgeRequest) -> JudgeReply:
+        thread_id = judged_thread.get() or ""
+        with self._judging.buying(self.settings, thread_id):
+            reply = self._inner.judge(request)
+        self._judging.counted(self.settings, reply, thread_id)
+        return reply
+
+    async def ajudge(self, request: JudgeRequest) -> JudgeReply:
+        thread_id = judged_thread.get() or ""
+        with self._judging.buying(self.settings, thread_id):
+            reply = await self._inner.ajudge(request)
+        self._judging.counted(self.settings, reply, thread_id)
+        return reply
 
 
 def _asked_by(evaluator: NodeEvaluator) -> list[Mapping[str, Any]]:

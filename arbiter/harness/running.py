@@ -253,7 +253,7 @@ class Session:
                 self.journal.answer(answer, nodes)
             if done.status != "completed" and done.history is not None and self._evaluators:
                 # Its nodes were judged as they ran. That decides nothing, and it is part of what the case cost.
-                yield from self._evaluations(done.history, thread_id)
+                yield from self._evaluations(done.history)
             scores: list[Score] = []
             last: tuple[str, Sequence[Score]] | None = None  # is written together with the line after it
             for by, judging in self._judging(done, thread_id):
@@ -329,7 +329,7 @@ class Session:
     ) -> Iterator[tuple[str, Generator[Call, Any, Sequence[Score]]]]:
         """The judgements of a run, each with the name under which the journal keeps its scores."""
         if done.status == "completed" and self._evaluators:
-            yield EVALUATIONS, self._evaluations(done.history, thread_id)
+            yield EVALUATIONS, self._evaluations(done.history)
         if done.case.assertions:
             yield EXPECTATIONS, self._expected(done)
         if done.status == "completed":
@@ -392,7 +392,7 @@ class Session:
             "usd": fsum(known) if len(known) == len(dollars) else None,
         }
 
-    def _evaluations(self, history: RunHistory | None, thread_id: str) -> Generator[Call, Any, list[Score]]:
+    def _evaluations(self, history: RunHistory | None) -> Generator[Call, Any, list[Score]]:
         """Wait for the node evaluators of a case, and read their results."""
         evaluators = {evaluator.name: evaluator for evaluator in self._evaluators}
         items = [] if history is None else list(history.items())
@@ -406,7 +406,6 @@ class Session:
             )
         except LateError as late:
             return [failed(name, late) for name in evaluators]
-        self.judging.count_others(found, thread_id)
         return found
 
     def _judge(
@@ -433,6 +432,7 @@ class Session:
         scores: Sequence[Score],
         thread_id: str,
     ) -> CaseResult:
+        self.judging.usage.give_up(thread_id)  # the calls behind a timeout, which may go on
         return CaseResult(
             case_id=done.case.id,
             repeat=done.repeat,

@@ -219,7 +219,8 @@ class Suite:
                     "cache is 'judge', and no row of the suite asks a judge. Leave cache out."
                 )
             self._refuse_unknown_rows(measured)
-            judging.note(measured.evaluators)
+            if isinstance(measured, GraphTarget):
+                judging.count(measured.queues)
             head = self._head(measured, cases, judging, mode)
             options: dict[str, Any] = {"ci": ci, "accept_changed": accept_changed}
             head |= {"mode": mode, "options": options, "left_out": len(self.cases) - len(cases)}

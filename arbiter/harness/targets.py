@@ -25,6 +25,7 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
 from arbiter._contracts import Contract
+from arbiter._lifecycle.evaluations import EvaluatorQueue
 from arbiter._objects import import_from_here, load_graph, load_object
 from arbiter._values.versions import version_of
 from arbiter._weaving import facts_channel_of
@@ -311,6 +312,11 @@ class GraphTarget:
     @property
     def evaluators(self) -> Sequence[NodeEvaluator]:
         return self._core.registry.registered(NodeEvaluator)
+
+    @property
+    def queues(self) -> Sequence[EvaluatorQueue]:
+        """The evaluators, as its node runs ask them."""
+        return tuple(self._core.registry.evaluators)
 
     def for_worker(self) -> Callable[[Case, str], Any]:
         if self._fresh:

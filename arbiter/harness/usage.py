@@ -160,10 +160,10 @@ class Usage:
             self._keep(purse, "", thread_id, NOTHING)
 
     def end(self, purse: Purse, thread_id: str) -> None:
-        """Note that a call has ended."""
+        """Note that a call has ended. It may have been given up."""
         with self._lock:
             self._running[thread_id, purse] -= 1
-            if not self._running[thread_id, purse]:
+            if self._running[thread_id, purse] <= 0:
                 del self._running[thread_id, purse]
 
     def take(self, thread_id: str, purse: Purse, model: str, spent: Spent, running: int) -> None:

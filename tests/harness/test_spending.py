@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from arbiter.harness.targets import TargetFile
 from arbiter.models import ChatJudge, JudgeRequest
 from arbiter.personas import GateConfig, Persona, PersonaGate
 from tests.scripted import Named, Scripted, usage
-from tests.support import MODES, Check, Spy, State, chain
+from tests.support import MODES, PATIENCE, Check, Spy, State, chain
 
 ILKA = Persona("Ilka", "A retired harbour pilot.", "ilka")
 GRADE = '{"reasoning": "fine", "score": 8}'
@@ -157,6 +158,72 @@ def test_the_judges_of_a_governed_graph_are_counted_and_named(named: bool) -> No
         graph, arbiter_os=arbiter_os, mode="mock"
     )
     assert (replayed.usage["judge"].tokens, replayed.usage["judge"].replayed_tokens) == (0, 20)
+
+
+def judged(judge: Any, own: bool, **options: Any) -> Any:
+    """The report of a run whose judge belongs to the graph itself, or to the suite."""
+    arbiter_os, evaluator = ArbiterOS(), JudgeEvaluator("good", "It is good.", judge, **options)
+    if own:
+        arbiter_os.add_evaluator(evaluator)
+    suite = Suite("judged", [Case("a", {"log": []})], evaluators=[] if own else [evaluator])
+    return suite.run(arbiter_os.govern(chain(Spy("plan"))), arbiter_os=arbiter_os)
+
+
+def waiting_for(released: Event) -> Scripted:
+    def answer(prompt: str) -> str:
+        return str(released.wait(PATIENCE))
+
+    return Scripted(answers=[answer])
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize(
+    ("answer", "outcome", "spent"),
+    [
+        (AIMessage("Good.", usage_metadata=usage(7, 3)), "abstained", (2, 20, 0)),
+        (ValueError("down"), "error", (1, 0, 1)),
+    ],
+)
+def test_the_judges_of_evaluators_that_fail_are_counted(
+    answer: Any, outcome: str, spent: tuple[int, int, int], own: bool
+) -> None:
+    report = judged(Scripted(answers=[answer]), own)
+    assert report.rows["good"].outcomes == {outcome: 1}
+    found = report.usage["judge"]
+    assert (found.calls, found.tokens, found.unknown_calls) == spent
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_judge_that_goes_on_behind_its_deadline_is_a_call_of_unknown_size(own: bool) -> None:
+    released = Event()
+    report = judged(waiting_for(released), own, deadline=0.05)
+    released.set()
+    assert report.rows["good"].outcomes == {"timeout": 1}
+    assert (report.usage["judge"].calls, report.unknown_calls) == (1, 1)
+
+
+def test_a_target_that_goes_on_behind_its_timeout_is_a_call_of_unknown_size() -> None:
+    released = Event()
+    report = Suite("late", cases(1), limits=Limits(case_timeout=0.05)).run(asking(waiting_for(released)))
+    released.set()
+    assert report.results[0].status == "timeout"
+    assert (report.usage["target"].calls, report.unknown_calls) == (1, 1)
+
+
+def test_judgements_of_a_governed_graph_that_a_killed_process_bought_are_counted() -> None:
+    """The case is run and judged again, because its node evaluators read a history in memory."""
+    arbiter_os, judge = ArbiterOS(), model(GRADE)
+    arbiter_os.add_evaluator(JudgeEvaluator("good", "It is good.", judge))
+    graph = arbiter_os.govern(chain(Spy("plan")))
+    suite = Suite("killed", [Case("a", {"log": []}), Case("b", {"log": ["b"]})], limits=Limits(concurrency=1))
+    suite.run(graph, arbiter_os=arbiter_os)
+    path = run_folder("last") / "journal.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    bought = next(at for at, line in enumerate(lines) if json.loads(line).get("output_tokens"))
+    path.write_text("".join(lines[: bought + 1]))
+    resumed = suite.run(graph, arbiter_os=arbiter_os, resume="last")
+    assert (judge.calls, resumed.usage["judge"].calls, resumed.usage["judge"].tokens) == (4, 3, 30)
+    assert resumed.rows["good"].cases == {"a": (0.8,), "b": (0.8,)}
 
 
 def test_a_rubric_judges_whole_runs(project: Path) -> None:
