@@ -8,6 +8,7 @@ from typing import Literal
 
 from arbiter.errors import ArbiterError
 from arbiter.harness.scores import SHARE, Scale
+from arbiter.models import visible
 from arbiter.statistics import Interval, half_up
 
 Verdict = Literal[
@@ -144,7 +145,7 @@ class RegressionError(ArbiterError, AssertionError):
         missing = ("there is no baseline. Measure one: arbiter eval baseline SUITE",)
         reasons = comparison.failures or (missing if comparison.missing_baseline else comparison.undecided)
         what = "regressed" if self.exit_code == 1 else "could not be decided"
-        super().__init__(f"{comparison.suite} {what}: {sentence(reasons)}")
+        super().__init__(visible(f"{comparison.suite} {what}: {sentence(reasons)}"))
 
 
 def sentence(parts: Sequence[str]) -> str:

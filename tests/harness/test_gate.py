@@ -452,3 +452,16 @@ def test_very_large_scores_are_compared_and_printed_in_few_digits() -> None:
     assert said in report.rendered("markdown").replace("\\", "")
     assert max(map(len, report.rendered("markdown").splitlines())) < 200
     assert "a drop of 1.43e+306 is found" in str(plan(report.rows["huge"]))
+
+
+def test_a_regression_error_has_no_control_characters() -> None:
+    """A terminal obeys them, and no other process can be sent half of a surrogate pair."""
+
+    def answer(given: int) -> str:
+        raise ValueError("\x1b[2J \ud800\nline")
+
+    report = Suite("hostile", [Case("a", 1, must_pass=True)]).run(answer)
+    with pytest.raises(RegressionError) as caught:
+        report.comparison.check()
+    assert str(caught.value).isprintable()
+    assert "ValueError: \\u001b[2J \\ud800\\u000aline" in str(caught.value)

@@ -111,6 +111,20 @@ def test_a_broken_suite_is_an_error_with_its_place(files: pytest.Pytester) -> No
     assert "load_suite" not in broken  # no traceback
 
 
+def test_a_project_without_xdist_may_have_strict_markers(files: pytest.Pytester) -> None:
+    strict = ["-p", "no:cacheprovider", "-p", "no:xdist", "--strict-markers"]
+    assert files.runpytest_subprocess(*strict, "-k", "case-7").ret == pytest.ExitCode.OK
+
+
+def test_a_case_named_gate_hides_no_gate(files: pytest.Pytester) -> None:
+    """pytest-xdist runs one of two tests of the same name."""
+    cases = (files.path / "cases.jsonl").read_text()
+    files.makefile(".jsonl", cases=cases.replace("case-7", "gate"))
+    _, found = said(files, "--collect-only", "-q")
+    assert "suites/parity.yaml::gate\n" in found
+    assert "suites/parity.yaml::the gate\n" in found
+
+
 def test_an_interrupted_suite_interrupts_the_tests(files: pytest.Pytester) -> None:
     """A case that was not run has not passed."""
     files.makepyfile(
@@ -124,7 +138,7 @@ def test_an_interrupted_suite_interrupts_the_tests(files: pytest.Pytester) -> No
     assert not found.listoutcomes()[0]
 
 
-@pytest.mark.slow
+@pytest.mark.lengthy
 @pytest.mark.parametrize(("dist", "runs"), [("worksteal", 2), ("loadfile", 1)])
 def test_a_suite_that_several_workers_ran_is_named(files: pytest.Pytester, dist: str, runs: int) -> None:
     result = files.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", "--dist", dist)
