@@ -359,12 +359,23 @@ def _gap_entry(gap: Gap, reason: str | None) -> Event:
 
 
 _open_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+_late_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+"""Those that could not write everything when the main thread had ended: the exit waits for them only once."""
 
 
-def _at_exit() -> None:
+def _flush_at_exit() -> None:
     for writer in list(_open_writers):
-        writer.close(AT_EXIT)
+        if not writer.flush(AT_EXIT):
+            _late_writers.add(writer)
 
 
-# Before the pools of threads are closed at exit, as `threading` calls its own functions then.
-getattr(threading, "_register_atexit", atexit.register)(_at_exit)
+def _close_at_exit() -> None:
+    for writer in list(_open_writers):
+        writer.close(0 if writer in _late_writers else AT_EXIT)
+
+
+# `threading` calls its functions when the main thread has ended, before the pools of threads are closed; a child
+# process of `multiprocessing` calls no others. The user's other threads may still run graphs, so the writer is
+# closed by `atexit`, which waits for them.
+getattr(threading, "_register_atexit", atexit.register)(_flush_at_exit)
+atexit.register(_close_at_exit)

@@ -594,14 +594,21 @@ def test_a_digest_is_of_the_whole_field_and_the_same_as_in_memory(tmp_path: Path
 
 
 QUEUED = """
-import os, signal, sys
+import os, signal, sys, threading
 from arbiter import ArbiterOS
 from arbiter.ledger import Ledger
 from tests.support import Spy, chain
 arbiter_os = ArbiterOS(ledger=Ledger(sys.argv[1], flush_every=60))
 app = arbiter_os.govern(chain(Spy("a")))
-for _ in range(300):
-    app.invoke({})
+def run():
+    if sys.argv[2] == "goes on in a thread":
+        threading.main_thread().join()
+    for _ in range(300):
+        app.invoke({})
+worker = threading.Thread(target=run)
+worker.start()
+if sys.argv[2] != "goes on in a thread":
+    worker.join()
 if sys.argv[2] == "raises":
     raise SystemExit(3)
 if sys.argv[2] == "terminated":
@@ -612,7 +619,12 @@ if sys.argv[2] == "terminated":
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize(
-    "end", ["returns", *(pytest.param(end, marks=pytest.mark.slow) for end in ("raises", "terminated"))]
+    "end",
+    [
+        "returns",
+        "goes on in a thread",
+        *(pytest.param(end, marks=pytest.mark.slow) for end in ("raises", "terminated")),
+    ],
 )
 def test_everything_that_was_queued_is_written_when_the_script_ends(tmp_path: Path, end: str) -> None:
     subprocess.run([*python("-c", QUEUED), str(tmp_path / "l.db"), end], check=False)
