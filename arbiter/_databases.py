@@ -13,7 +13,7 @@ import re
 import shutil
 import sqlite3
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -65,6 +65,18 @@ def shown(where: str | os.PathLike[str]) -> str:
 def storable(text: str) -> str:
     """The text as both databases can store it: lone surrogates and NUL characters are escaped."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def storable_data(value: Any) -> Any:
+    """Plain data with texts that both databases can store."""
+    if isinstance(value, str):
+        return storable(value)
+    parts: Any = value
+    if isinstance(value, Mapping):
+        return {storable(str(key)): storable_data(part) for key, part in parts.items()}
+    if isinstance(value, list | tuple):
+        return [storable_data(part) for part in parts]
+    return parts
 
 
 def url_of(where: str | os.PathLike[str], schema: Schema) -> str:

@@ -64,7 +64,8 @@ class Described:
 
     @classmethod
     def of(cls, body: str) -> Described:
-        return cls(hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()[:32], body)
+        data = body.encode("utf-8", "replace")  # half of a surrogate pair has no UTF-8 form
+        return cls(hashlib.sha256(data).hexdigest()[:32], data.decode())
 
 
 # Not frozen: with listeners there is one for every node run, and a frozen one takes three times as long to make.

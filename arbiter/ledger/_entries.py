@@ -110,6 +110,7 @@ def origin_of(
     """The origin with these names, as both databases can store them."""
     thread_id = None if thread_id is None else _databases.storable(thread_id)
     subject = None if subject is None else _databases.storable(subject)
+    graph = None if graph is None else _databases.storable(graph)
     return Origin(thread_id, run, execution, subject, graph, place_of(thread_id, run))
 
 
@@ -187,7 +188,7 @@ class Event(Waiting):
         if kind == "answer":
             of = str(self.fields.get("question", ""))
         elif kind == "judged":
-            of = "\0".join((of, *sorted([parts[0] for parts in self.evals])))
+            of = "\0".join((of, *sorted([storable(parts[0]) for parts in self.evals])))
         return key_of(origin.execution, f"{origin.run}\0{self.task or ''}\0{self.attempt or 0}\0{kind}\0{of}")
 
 

@@ -226,10 +226,17 @@ class Queries:
             query.add("thread = ?", self.find_thread(wanted.thread_id))
         return any(self.rows(f"SELECT 1 FROM entries WHERE {query.conditions} LIMIT 1", query.values))
 
+    def recorded(self, kind: str, name: str) -> str:
+        """The name as the ledger has it: characters that a database cannot store are escaped."""
+        if (escaped := storable(name)) == name:
+            return name
+        # A SQLite file may have names with NUL from before.
+        return name if kind in get_args(Named) and name in self.names(cast("Named", kind)) else escaped
+
     def unknown(self, kind: Named, name: str) -> str:
         """A sentence if no name of that kind is `name`, else ""."""
         names = self.names(kind)
-        if name in names:
+        if self.recorded(kind, name) in names:
             return ""
         known = f" Known: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}." if names else ""
         return f"{kind} is {name!r}, which does not occur in this ledger.{nearest(name, names)}{known}"
@@ -286,6 +293,7 @@ class Queries:
             value = getattr(wanted, name)
             if value is None:
                 continue
+            value = self.recorded(name, value)
             (query if name == driving else residual).add(f"e.{name} = ?", value)
             if name == driving and name in ("status", "verdict"):
                 # The partial index is used only for a statement that repeats its condition.
@@ -296,7 +304,7 @@ class Queries:
             residual.add(f"e.thread IN (SELECT id FROM threads WHERE {about.conditions})", *about.values)
         if wanted.evaluator is not None:
             scored = _Query(self.mark)
-            scored.add("s.entry = e.id AND s.evaluator = ?", wanted.evaluator)
+            scored.add("s.entry = e.id AND s.evaluator = ?", self.recorded("evaluator", wanted.evaluator))
             if wanted.below is not None:
                 scored.add("s.score < ?", wanted.below)
             if wanted.above is not None:
@@ -643,6 +651,7 @@ class Queries:
     ) -> list[dict[str, Any]]:
         """Number, mean, least and most of an evaluator's scores in each hour or day, and how often it gave none."""
         merged: dict[Any, dict[str, Totals]] = defaultdict(lambda: defaultdict(Totals))
+        evaluator = self.recorded("evaluator", evaluator)
         for part in self.counts("evaluator", every=every, since=since):
             if part["name"] == evaluator:
                 of = merged[part.get("at")]

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import orjson
 
-from arbiter._databases import newer, path_of, writing
+from arbiter._databases import newer, path_of, storable, storable_data, writing
 from arbiter.ledger._chain import SALT_BYTES, canonical, commitment, first_hash, new_name, next_hash
 from arbiter.ledger._contents import BYTES, CHARS, before_redaction, bounded_texts, dumped
 from arbiter.ledger._database import CHANNEL, SCHEMA, DatabaseFile, LedgerError, last_entry
@@ -55,6 +55,10 @@ _TRUTHS: Mapping[bool | None, Any] = {True: True, False: False, None: None}
 # Python's sqlite3 looks for an adapter of each value that is a bool, None or bytes, which takes longer than to insert
 # the row. So rows have numbers and bytearrays, and columns that are NULL in a whole batch are left out.
 _NUMBERS: Mapping[bool | None, Any] = {True: 1, False: 0, None: None}
+
+
+_NAMED = {"reasons", "notes", "errors", "evaluations", "evaluation_errors", "gating", "tallies"}
+"""The parts of contents that are mappings by the names of rules."""
 
 
 class ConflictError(LedgerError):
@@ -228,6 +232,7 @@ class Store:
             return 0
         from sqlalchemy.exc import IntegrityError
 
+        _escape_names(events)
         keyed = dict[str, Event]()
         for event in events:
             known = keyed.setdefault(event.key, event)
@@ -424,6 +429,20 @@ class Store:
         connection.exec_driver_sql(f"UPDATE ledgers SET last_entry = {sql.mark}", (last,))
         if self.engine.dialect.name == "postgresql":
             connection.exec_driver_sql(f"NOTIFY {CHANNEL}")  # delivered with the commit
+
+
+def _escape_names(events: Sequence[Event]) -> None:
+    """Escape what a database cannot store in the names that these events have of rules, nodes and graphs."""
+    try:
+        told = orjson.dumps([(event.fields, event.evals) for event in events])
+    except TypeError:  # a lone surrogate
+        told = None
+    if told is None or b"\\u0000" in told:
+        for event in events:
+            event.fields, event.evals = storable_data(event.fields), storable_data(event.evals)
+            contents = event.contents or {}
+            for part in contents.keys() & _NAMED:
+                contents[part] = {storable(name): value for name, value in contents[part].items()}
 
 
 def _ensure_same(event: Event, body: str) -> None:

@@ -47,6 +47,7 @@ class Gap:
     origin: Origin
     since: int
     until: int
+    reason: str
     items: int = 0
     others: int = 0
     contents: int = 0
@@ -92,6 +93,8 @@ class Writer:
         self._has_warned = False
         self.last_commit: float | None = None
         self.last_error: str | None = None
+        self._problem: str | None = None
+        """The last error, until something is written again."""
 
     def renew(self) -> None:
         """Begin anew in a forked child: what waits here is the parent's, and so is its connection."""
@@ -157,7 +160,7 @@ class Writer:
         origin, at = event.where()
         gap = self._gaps.get(origin.place)
         if gap is None:
-            gap = self._gaps[origin.place] = Gap(origin, at, at)
+            gap = self._gaps[origin.place] = Gap(origin, at, at, self._problem or "the queue was full")
         gap.since, gap.until = min(gap.since, at), max(gap.until, at)
         if not whole:
             gap.contents += 1
@@ -251,7 +254,7 @@ class Writer:
             self._look_at = min((event.queued + event.patience for event in waiting), default=0.0)
             self._bytes -= sum(event.size for event in batch)
             if self._gaps and not self._queue:
-                batch += [_gap_entry(gap, self.last_error) for gap in self._gaps.values()]
+                batch += [_gap_entry(gap) for gap in self._gaps.values()]
                 self._warn_of_gaps()
                 self._gaps, self._has_warned, self._writes_gaps = {}, False, True
         return batch
@@ -269,6 +272,7 @@ class Writer:
                 self.store.write([event for event in events if not event.is_withdrawn])
             except Exception as error:
                 self.last_error = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
+                self._problem = self.last_error
                 if _is_of_an_event(error):
                     self._write_apart(batch)
                     return
@@ -278,7 +282,7 @@ class Writer:
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             self.described.update(text.digest for event in events for _, text in event.describes)
-            self.last_commit = time.time()
+            self.last_commit, self._problem = time.time(), None
             self._has_warned &= bool(self._gaps)
             for event in batch:
                 if event.committed is not None:
@@ -310,13 +314,14 @@ class Writer:
         if self._has_warned or (seconds < WARN_AFTER and not self._gaps):
             return
         self._has_warned = True
-        lost = "what does not fit is dropped and counted" if self._gaps else f"at most {self._most}"
         _log.warning(
-            "the ledger could not be written for %d s: %s. Runs go on; %d events wait, %s.",
-            seconds,
+            "the ledger could not be written for %d s: %s. Runs go on, and %d events wait. What its queue "
+            "(queue=%d, and %d MiB of contents) cannot hold is dropped, and `gap` entries will say so.",
+            max(seconds, 1),
             self.last_error,
             self.queued,
-            lost,
+            self._most,
+            MOST_BYTES // 2**20,
         )
 
     def _warn_of_gaps(self) -> None:
@@ -342,7 +347,7 @@ def _is_of_an_event(error: Exception) -> bool:
     return isinstance(error, ValueError | TypeError | ArithmeticError | LookupError) or name == "DataError"
 
 
-def _gap_entry(gap: Gap, reason: str | None) -> Event:
+def _gap_entry(gap: Gap) -> Event:
     return Event(
         kind="gap",
         at=gap.until,
@@ -354,7 +359,7 @@ def _gap_entry(gap: Gap, reason: str | None) -> Event:
             "since": gap.since,
             "until": gap.until,
         },
-        contents={"reason": reason or "the queue was full"},
+        contents={"reason": gap.reason},
     )
 
 

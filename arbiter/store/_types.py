@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -12,7 +11,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeDecorator
 
-from arbiter._databases import storable
+from arbiter._databases import storable, storable_data
 
 
 class Time(TypeDecorator[datetime]):
@@ -55,19 +54,7 @@ class Json(TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        return _storable(value)
-
-
-def _storable(value: Any) -> Any:
-    """Plain data with texts that both databases can store."""
-    if isinstance(value, str):
-        return storable(value)
-    parts: Any = value
-    if isinstance(value, Mapping):
-        return {storable(str(key)): _storable(part) for key, part in parts.items()}
-    if isinstance(value, list | tuple):
-        return [_storable(part) for part in parts]
-    return parts
+        return storable_data(value)
 
 
 Texts: Any = JSON().with_variant(ARRAY(Text()), "postgresql")

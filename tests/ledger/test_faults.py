@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from sqlalchemy import create_engine
 
 from arbiter import ArbiterOS, NodeEvaluator
 from arbiter.ledger import Ledger, LedgerError, _writer
+from arbiter.ledger._entries import Event
+from arbiter.ledger._store import Store
 from tests.ledger.ledger_support import conf, recorded, sql
 from tests.processes import python
 from tests.support import Spy, chain
@@ -249,6 +252,30 @@ def test_contents_that_do_not_fit_the_queue_are_left_out_and_counted(
     assert json.loads(gap)["without_contents"] >= 9 - whole
     assert "keep less of large states (states=)" in caplog.text
     ledger.close()
+
+
+def test_a_gap_names_the_reason_why_its_own_events_were_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An outage that is over is not the reason why a queue is full later."""
+    write, outage = Store.write, iter([OSError("no disk")])
+
+    def failing_once(store: Store, events: Sequence[Event]) -> int:
+        for error in outage:
+            raise error
+        return write(store, events)
+
+    monkeypatch.setattr(Store, "write", failing_once)
+    with Ledger(tmp_path / "l.db", flush_every=60, queue=4) as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("a")))
+        app.invoke({}, conf("t"))
+        assert ledger.flush(20)
+        assert ledger.health().last_error == "no disk"
+        for _ in range(4):
+            app.invoke({}, conf("t"))
+        assert ledger.flush(20)
+        assert [missed.reason for missed in ledger.verify().missed] == ["the queue was full"]
+    assert "give it a longer one (queue=)" in caplog.text
 
 
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced"])

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Set
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from datetime import time as clock_time
@@ -48,7 +48,7 @@ from arbiter.ledger._fitting import fitted
 from arbiter.ledger.replaying._views import Notes, has_marks, state_of
 from tests.ledger.ledger_support import conf, payments, recorded, sql
 from tests.processes import python
-from tests.support import MODES, Chat, Check, Hold, Judge, Spy, State, allow, chain, examples, run, until
+from tests.support import MODES, Chat, Check, Hold, Judge, Spy, State, chain, examples, run, until
 
 READ = """
 import sys
@@ -943,22 +943,39 @@ def test_a_value_that_cannot_be_copied_takes_no_other_with_it(tmp_path: Path) ->
         assert item.output_state == {"log": ["check"], "amount": [1, opaque], "limit": opaque}
 
 
-def test_a_node_run_that_cannot_be_stored_is_a_gap_and_holds_up_no_other(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("odd", ["\ud800", "\0"])
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.lengthy)])
+def test_names_with_characters_that_no_database_stores_are_kept_escaped(
+    tmp_path: Path, request: pytest.FixtureRequest, database: str, odd: str
 ) -> None:
-    """A policy's name may hold what UTF-8 does not have."""
-    with Ledger(tmp_path / "l.db") as ledger:
+    """UTF-8 has no lone surrogates, and PostgreSQL no NUL."""
+    url = tmp_path / "l.db" if database == "sqlite" else request.getfixturevalue("postgres_url")
+    escaped = odd.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    with Ledger(url) as ledger:
         arbiter_os = ArbiterOS(ledger=ledger)
-        arbiter_os.add_policy_checker(Check("c\ud800", allow, target_nodes=["broken"]))
-        app = arbiter_os.govern(chain(Spy("before"), Spy("broken"), Spy("after")))
-        app.invoke({}, conf("t1"))
-        app.invoke({}, conf("t2"))
+        arbiter_os.add_policy_checker(
+            Check(f"c{odd}", lambda _: Verdict.deny(f"no{odd}"), target_nodes=["b"])
+        )
+
+        @arbiter_os.evaluator(name=f"e{odd}")
+        def scored(output: Any) -> EvaluationResult:
+            return EvaluationResult(0.5, True, "half")
+
+        graph = chain(Spy("a"), Spy("b"))
+        graph.name = f"G{odd}"
+        with suppress(PolicyViolationError):
+            arbiter_os.govern(graph).invoke({}, conf("t"))
+        arbiter_os.drain()
         assert ledger.flush(60)
-        nodes = [item.node for item in ledger.items()]
-        assert sorted(nodes) == ["after", "after", "before", "before"]
-        assert ledger.verify().not_recorded == 2
         assert ledger.verify()
-    assert "cannot store an event (item)" in caplog.text
+        assert ledger.health().dropped == 0
+        (denied,) = ledger.items(policy=f"c{odd}")
+        assert denied.decision.policy == f"c{escaped}"
+        assert denied.check_policy_results[f"c{escaped}"].reason.startswith("no")
+        (item,) = ledger.items(evaluator=f"e{odd}")
+        assert item.evaluation_results[f"e{escaped}"].feedback == "half"
+        assert ledger.scores(f"e{odd}", every=None)[0]["mean"] == 0.5
+        assert ledger.threads().page(1).rows[0]["graph"] == f"G{escaped}"
 
 
 @pytest.mark.parametrize("together", [True, False])
