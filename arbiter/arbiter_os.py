@@ -9,7 +9,6 @@ import os
 import time
 import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,6 +39,7 @@ from arbiter._lifecycle.registry import Plan, Registry, shadow_of
 from arbiter._lifecycle.shadow import ShadowReport
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_rlock
+from arbiter._values.recent import Recent
 from arbiter._values.states import Snapshot, is_number
 from arbiter._weaving import Origin, Rules, facts_channel_of, weave
 from arbiter._weaving.coverage import Coverage, report_unused
@@ -137,7 +137,7 @@ class ArbiterOS:
         self._plugins: dict[str, Plugin] = {}
         self._named: set[Instruction] = set()
         """Instructions of labels and functions, which this object does not keep itself."""
-        self._woven: OrderedDict[int, tuple[Any, Any, Graph]] = OrderedDict()
+        self._woven = Recent[int, tuple[Any, Any, Graph]](_REMEMBERED)
         self._governed: weakref.WeakSet[Origin] = weakref.WeakSet()
         self._graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
         self._recording: Any = None
@@ -767,8 +767,6 @@ class ArbiterOS:
                 # The entry holds the graph, so that its id is not reused. Bounded, because servers may make a
                 # graph per request.
                 self._woven[id(graph)] = (graph, mark, governed)
-                if len(self._woven) > _REMEMBERED:
-                    self._woven.popitem(last=False)
             return governed
 
     # Looking

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from arbiter._threads.forks import new_lock
+from arbiter._values.recent import Recent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,7 +110,7 @@ class ShadowLog:
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._differences: OrderedDict[tuple[str, str], ShadowDifference] = OrderedDict()
+        self._differences = Recent[tuple[str, str], ShadowDifference](KEEP_DIFFERENCES)
         self._compared = 0
 
     def add(self, difference: ShadowDifference) -> None:
@@ -120,8 +120,6 @@ class ShadowLog:
             self._differences.pop(key, None)
             if not difference.enforced.same_as(difference.shadow):
                 self._differences[key] = difference
-                if len(self._differences) > KEEP_DIFFERENCES:
-                    self._differences.popitem(last=False)
 
     def clear(self) -> None:
         with self._lock:

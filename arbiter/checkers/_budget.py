@@ -20,6 +20,7 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 
 from arbiter._threads.forks import new_lock
 from arbiter._values.parameters import Param, check_parameters
+from arbiter._values.recent import Recent
 from arbiter.checkers._accounts import (
     KEEP_ACCOUNTS,
     Accounts,
@@ -97,10 +98,10 @@ class _Account:
         self.reserved: _Amounts = dict.fromkeys(_METRICS, 0)
         self.unsaved: _Amounts = dict.fromkeys(_METRICS, 0)
         """Amounts that are used and not yet committed with any node."""
-        self.noted: dict[tuple[str, str], tuple[_Place, _Amounts]] = {}
+        self.noted = Recent[tuple[str, str], tuple[_Place, _Amounts]](_KEEP_ITEMS)
         """For node runs that failed or paused: their place, and the amounts noted next to the checkpoint."""
         self.items: dict[tuple[str, str], _Item] = {}
-        self.places: dict[str, None] = {}
+        self.places = Recent[str, None](_KEEP_ITEMS)
         """Subgraphs, by namespace, whose committed past is part of `used`."""
         self.running = 0
 
@@ -141,8 +142,6 @@ class _Account:
 
     def see(self, place: str) -> None:
         self.places[place] = None
-        if len(self.places) > _KEEP_ITEMS:
-            del self.places[next(iter(self.places))]
 
     def take_in(self, past: Mapping[str, float]) -> None:
         for metric, amount in past.items():
@@ -166,8 +165,6 @@ class _Account:
         amounts = {metric: before.get(metric, 0) + unsaved.get(metric, 0) for metric in {*before, *unsaved}}
         if amounts:
             self.noted[key] = place, amounts
-            if len(self.noted) > _KEEP_ITEMS:
-                del self.noted[next(iter(self.noted))]
         return unsaved
 
     def begin_again(self, item: _Item) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -30,6 +30,7 @@ from arbiter._contracts import TargetInstructions, TargetNodes
 from arbiter._threads.deadlines import Turns, awaited_in_turn, in_turn, start, within
 from arbiter._threads.forks import new_lock
 from arbiter._values.parameters import Param, check_parameters
+from arbiter._values.recent import Recent
 from arbiter.advice import CorrectionGate
 from arbiter.errors import ConfigurationError, describe, nearest
 from arbiter.history._causal import CausalHistory
@@ -221,13 +222,13 @@ class PersonaGate(CorrectionGate):
                 self._propositions[dimension, agent] = _propositions(propositions, dimension, agent)
         self._check_personas()
         self.actions: deque[GatedAction] = deque(maxlen=keep)
-        self._spoken: OrderedDict[tuple[str, str, str], str | None] = OrderedDict()
+        self._spoken = Recent[tuple[str, str, str], str | None](_OPEN)
         """The judged calls by which agents speak, by thread, id and text, with the texts that replace theirs.
         The text is part of the key, because some models give each call the same id."""
         self._told: set[str] = set()
         self._late: list[Future[Judgements]] = []
-        self._decided: OrderedDict[str, None] = OrderedDict()
-        self._open: OrderedDict[tuple[str, str], _Open] = OrderedDict()
+        self._decided = Recent[str, None](_OPEN)
+        self._open = Recent[tuple[str, str], _Open](_OPEN)
         self._lock = new_lock()
 
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
@@ -538,8 +539,6 @@ class PersonaGate(CorrectionGate):
     def _begin(self, key: tuple[str, str]) -> _Open:
         with self._lock:
             found = self._open[key] = _Open()
-            while len(self._open) > _OPEN:
-                self._open.popitem(last=False)
             return found
 
     def _known(self, key: tuple[str, str]) -> _Open:
@@ -569,16 +568,12 @@ class PersonaGate(CorrectionGate):
         with self._lock:
             for id, said in calls:
                 self._spoken[_call_key(history, id, said)] = text
-            while len(self._spoken) > _OPEN:
-                self._spoken.popitem(last=False)
 
     def new_id(self, item: HistoryItem) -> str:
         """The id of an action: that of its node run, with a suffix if the node run is a retry."""
         with self._lock:
             is_new = item.attempt == 1 and item.id not in self._decided
             self._decided[item.id] = None
-            while len(self._decided) > _OPEN:
-                self._decided.popitem(last=False)
         return item.id if is_new else f"{item.id}-{uuid4().hex[:12]}"
 
     def tell(self, about: str, problem: str) -> None:
