@@ -601,6 +601,11 @@ class Verifier:
             if merkle_root(heads) != line["root"] or len(heads) != line["threads"]:
                 self._add("anchor", None, None, f"{name} does not fit the heads that are stored with it.")
                 broken = True
+            if (line.get("key") is None) != (line.get("signature") is None):
+                self._add(
+                    "signature", None, None, f"{name} has a signature without a key, or a key without one."
+                )
+                broken = True
             broken |= not self._is_signed_well(line, name)
             broken |= not self._reaches(anchor, name)
             if self.thread_id is None and not self._ends_at(anchor) and not self._is_any_wrong():
@@ -836,4 +841,6 @@ def line_of(
         "root": root,
         "previous": previous,
     }
-    return line if key_id is None else {**line, "key": key_id, "signature": signature}
+    if key_id is None and signature is None:
+        return line
+    return {**line, "key": key_id, "signature": signature}

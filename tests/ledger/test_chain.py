@@ -79,6 +79,8 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     "a body that is not JSON": ("UPDATE entries SET body = 'oops' WHERE id = 5",),
     "an empty hash": ("UPDATE entries SET hash = x'' WHERE id = 5",),
     "an enormous number": ("UPDATE entries SET seq = 4000000000000 WHERE id = 6",),
+    "sign an anchor without a key": ("UPDATE anchors SET signature = 'zz'",),
+    "name a key without a signature": ("UPDATE anchors SET key_id = 'hmac:00000000'",),
     "another thread's name": ("UPDATE threads SET head_seq = 2 WHERE id = 2",),
 }
 
