@@ -13,8 +13,9 @@ from arbiter.redaction._patterns import Patterns
 from arbiter.redaction._redactor import Path, Redactor, SecretRedactor
 
 FIELDS = (
-    "*password*", "*passwd*", "passphrase", "*secret*", "*token", "*api_key*", "*apikey*", "*api-key*",
-    "*private_key*", "*access_key*", "authorization", "*-authorization", "cookie", "set-cookie", "*credential*",
+    "*password*", "*passwd*", "*_pwd", "*passphrase*", "*secret*", "*token", "*api_key*", "*apikey*", "*api-key*",
+    "*private_key*", "*privatekey*", "*private-key*", "*access_key*", "*accesskey*", "*access-key*",
+    "authorization", "*-authorization", "cookie", "cookies", "set-cookie", "*credential*",
 )  # fmt: skip
 """Names of fields whose values are always secrets, whatever they look like. Case does not matter."""
 _NOT_SECRET = compile(
@@ -23,8 +24,8 @@ _NOT_SECRET = compile(
 _JSON_LEVELS = 2
 LONGEST_JSON = 64 * 1024
 """Characters of a text up to which JSON in it is read."""
-_PAIR = compile(r'"([^"\\]{1,100})"(\s{0,20}:\s{0,20})"(?:[^"\\]|\\.)*+"?')
-"""A name and its text in JSON that is cut, or is none: possessive, so that it is linear."""
+_PAIR = compile(r"""(?:(\\{0,7}["'])([^"'\\]{1,100})\1\s{0,20}:\s{0,20}|\b(\w{1,100})=)b?(\\{0,7})(["'])""")
+"""A name, and the quote that opens its text, in JSON that is cut or is inside of JSON, or as Python prints it."""
 _WHOLE = 2**40
 _LONG = 1_000_000
 """A whole number from here on may be the number of a card or telephone."""
@@ -128,14 +129,18 @@ class ContentRedactor:
         return text if redacted == inside else json.dumps(redacted, ensure_ascii=False)
 
     def _without_pairs(self, text: str) -> str:
-        if '"' not in text or ":" not in text:
+        if '"' not in text and "'" not in text:
             return text
-        return _PAIR.sub(
-            lambda found: (
-                f'"{found[1]}"{found[2]}"[secret: field]"' if self._is_secret(found[1]) else found[0]
-            ),
-            text,
-        )
+        made: list[str] = []
+        at = 0
+        for found in _PAIR.finditer(text):
+            if found.start() < at or not self._is_secret(found[2] or found[3]):
+                continue
+            # A quote with more backslashes is part of the text; one with fewer closes what is around it.
+            closing = compile(rf"(?<!\\)\\{{0,{len(found[4])}}}{found[5]}").search(text, found.end())
+            made += (text[at : found.end()], "[secret: field]")
+            at = len(text) if closing is None else closing.start()
+        return "".join((*made, text[at:]))
 
 
 def _sign_of(name: str) -> str:

@@ -25,6 +25,9 @@ def luhn(digits: str) -> bool:
 # Cards --------------------------------------------------------------------------------------------
 
 _RUN = re.compile(r"[0-9](?:[\s.,/_\-\u2010-\u2015]{0,3}[0-9]){12,}+")
+_DECIMAL = re.compile(r"(?<![\w.])(?:0\.[0-9]{13,}+|[0-9]\.[0-9]++e[-+]?[0-9]|[0-9]{1,9}\.(?=[0-9]{10}))")
+"""What no card has of the numbers that Python and JSON print: all of one below 1 or with an exponent, else what
+stands before the places. A card may follow a sentence that ends in a number."""
 _BETWEEN = b"\t\n\v\f\r\x1c\x1d\x1e\x1f .,/_-"
 """What may stand between the digits of a card, of ASCII."""
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
@@ -39,7 +42,8 @@ def cards_in(text: str) -> Iterator[tuple[int, int]]:
     # Most texts have no 13 digits in a row, whatever is between them, and this look takes a fraction of the time.
     if text.isascii() and b"0" * 13 not in text.encode().translate(_AS_ZEROS, _BETWEEN):
         return
-    for run in _RUN.finditer(text):
+    plain = _DECIMAL.sub(lambda decimal: "x" * len(decimal[0]), text)
+    for run in _RUN.finditer(plain):
         groups = [(match.start() + run.start(), match[0]) for match in _GROUP.finditer(run[0])]
         yield from _cards(groups)
 

@@ -499,6 +499,17 @@ SECRETS = {
     "by field name": {"password": f"{CANARIES} x"},
     "by form": {"note": f"use sk-proj-{CANARIES}abcdefghijklmnopqrstuvwxyz0123456789ABCD"},
     "in JSON in a text": {"note": json.dumps({"api_key": CANARIES, "deep": json.dumps({"token": CANARIES})})},
+    "in other names for it": {
+        "log": [{"privateKey": CANARIES, "ssh_passphrase": CANARIES, "cookies": [CANARIES]}]
+    },
+    "in a text of JSON in JSON": {"note": json.dumps(json.dumps({"token": CANARIES}))},
+    "in JSON in JSON after a word": {
+        "note": "got " + json.dumps({"deep": json.dumps({"token": f'1"{CANARIES}', "more": 1})})
+    },
+    "in a dictionary that was printed": {
+        "note": "got " + str({"token": CANARIES, "secret": f"it's {CANARIES}"})
+    },
+    "in an object that was printed": {"note": f"got State(amount=1, password={CANARIES!r})"},
     "in a list": {"log": [f"Authorization: Bearer {CANARIES}abcdefghijklmnop0123456789"]},
     # Only its beginning is before the cut, and that alone has not the form of a secret.
     "where a long text is cut": {

@@ -190,6 +190,20 @@ def test_a_card_is_found_whatever_is_between_its_digits(between: str) -> None:
     assert list(cards_in(f"pay {card} now")) == [(4, 4 + len(card))]
 
 
+@pytest.mark.parametrize(
+    "text", ["0.3840444763526488", "[-0.25, 0.5555555555554444]", "3.840444763526488e-05"]
+)
+def test_a_decimal_number_is_no_card(text: str) -> None:
+    assert list(cards_in(text)) == []
+
+
+@pytest.mark.parametrize("before", ["a card.", "It costs 20.", "version 3.0.", "0. ", "0,"])
+def test_a_card_after_a_full_stop_is_found(before: str) -> None:
+    assert [
+        f"{before}4111111111111111"[start:end] for start, end in cards_in(f"{before}4111111111111111")
+    ] == ["4111111111111111"]
+
+
 def test_tokens_of_providers_are_found() -> None:
     for text in (
         "glpat-abcdefgh12345", "hf_abcdefghij", "npm_abcdefghij", "pypi-abcdefghij", "xoxb-1234567890",
