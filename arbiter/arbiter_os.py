@@ -152,6 +152,8 @@ class ArbiterOS:
         if isinstance(ledger, str | os.PathLike):
             # Imported by name: the core does not depend on what stands on it.
             opened = importlib.import_module("arbiter.ledger").Ledger(ledger)
+        elif not hasattr(ledger, "recording"):
+            raise ConfigurationError(f"ledger is {ledger!r:.80}; expected a Ledger, a path or a URL.")
         self.ledger = opened
         self._recording = opened.recording()
         if self._constitution is not None:

@@ -64,6 +64,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     "edit a score": ("UPDATE scores SET score = 1.0 WHERE entry = 4",),
     "remove a score": ("DELETE FROM scores WHERE entry = 4",),
     "edit a count": ("UPDATE rollups SET n = n + 1 WHERE kind = 'node'",),
+    "an endless sum": ("UPDATE rollups SET total = 9e999 WHERE kind = 'evaluator'",),
     "edit a bound of a count": ("UPDATE rollups SET least = -1.0 WHERE kind = 'evaluator'",),
     "delete an entry": (
         "DELETE FROM contents WHERE entry = 5",

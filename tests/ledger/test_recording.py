@@ -861,6 +861,12 @@ def test_a_ledger_has_the_file_that_was_named(tmp_path: Path, name: str) -> None
         assert len(list(ledger.items())) == 2
 
 
+@pytest.mark.parametrize("ledger", [5, True, b"arbiter.db"])
+def test_a_ledger_that_is_none_is_refused_in_a_sentence(ledger: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"ledger is .*; expected a Ledger, a path or a URL\."):
+        ArbiterOS(ledger=ledger)
+
+
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("these are my notes, and no database")
