@@ -626,6 +626,10 @@ class Ledger:
         if not known and self._key is not None:
             known = [self._key]
         lines = read_anchors(anchors) if isinstance(anchors, str | os.PathLike) else (anchors or ())
+        if anchors is not None and not lines:
+            _log.warning(
+                "verify: there is no anchor in those given; a cut of the newest entries stays unnoticed."
+            )
         if bad := next((line for line in lines if not is_anchor(line)), None):
             raise ConfigurationError(f"anchors: expected lines of a ledger, got {bad!r:.80}.")
         others = {str(line["ledger"]) for line in lines} - {self.uuid}

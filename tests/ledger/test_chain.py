@@ -282,6 +282,16 @@ def test_with_anchors_of_elsewhere_a_cut_and_a_dropped_thread_are_found(tmp_path
         assert any("its newest part was removed" in str(finding) for finding in found.findings)
 
 
+def test_a_file_without_an_anchor_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An emptied file of anchors finds nothing, which is no proof."""
+    (tmp_path / "anchors.jsonl").touch()
+    with recorded(tmp_path / "l.db", 1) as ledger:
+        assert ledger.verify()
+        assert not caplog.messages
+        assert ledger.verify(anchors=tmp_path / "anchors.jsonl")
+    assert "there is no anchor in those given" in caplog.text
+
+
 def test_a_forged_anchor_covers_no_more_entries(tmp_path: Path) -> None:
     """An edit of the entry up to which the newest anchor reaches does not make later entries count as anchored."""
     with recorded(tmp_path / "l.db", 1) as ledger:
