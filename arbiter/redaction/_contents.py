@@ -129,7 +129,7 @@ class ContentRedactor:
         return text if redacted == inside else json.dumps(redacted, ensure_ascii=False)
 
     def _without_pairs(self, text: str) -> str:
-        if '"' not in text and "'" not in text:
+        if not any(map(text.casefold().__contains__, self._signs)):
             return text
         made: list[str] = []
         at = 0
@@ -144,8 +144,8 @@ class ContentRedactor:
 
 
 def _sign_of(name: str) -> str:
-    """The longest part of a pattern that is in all names that fit it, in lower case."""
-    return max(split(r"[*?]|\[.*?\]", name), key=len).lower()
+    """The longest part of a pattern that is in all names that fit it, without case."""
+    return max(split(r"[*?]|\[.*?\]", name), key=len).casefold()
 
 
 def _json_in(text: str) -> Any:
