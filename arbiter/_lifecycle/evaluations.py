@@ -415,8 +415,11 @@ class Evaluations(Lazy):
         """Begin the evaluators of the group, on the node's own thread. Never raises."""
         context = _own_context()
         context.run(running.set, (*running.get(), *((queue, id(self)) for queue in self.members)))
+        thread_id = getattr(finished.history, "thread_id", None)
+        context.run(judged_thread.set, thread_id)
+        evaluators = [queue.stand_ins.get(thread_id, queue.evaluator) for queue in self.members]
         try:
-            begun = context.run(group.begin, [queue.evaluator for queue in self.members], finished)
+            begun = context.run(group.begin, evaluators, finished)
         except Exception as exc:
             begun = Future[GroupOutcome]()
             begun.set_exception(exc)

@@ -23,6 +23,7 @@ from arbiter.harness import Case, Limits, Score, Suite, load_suite
 from arbiter.harness.journal import run_folder
 from arbiter.harness.reports.report import load_report
 from arbiter.harness.targets import TargetFile
+from arbiter.memory import EvalContext, EvaluationCycle
 from arbiter.models import ChatJudge, JudgeRequest
 from arbiter.personas import GateConfig, Persona, PersonaGate
 from tests.scripted import Named, Scripted, usage
@@ -167,6 +168,23 @@ def judged(judge: Any, own: bool, **options: Any) -> Any:
         arbiter_os.add_evaluator(evaluator)
     suite = Suite("judged", [Case("a", {"log": []})], evaluators=[] if own else [evaluator])
     return suite.run(arbiter_os.govern(chain(Spy("plan"))), arbiter_os=arbiter_os)
+
+
+class ValidatingJudge(JudgeEvaluator):
+    def validate(self, ctx: EvalContext) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_judges_that_the_evaluation_cycle_asks_are_counted(own: bool) -> None:
+    arbiter_os, evaluator = ArbiterOS(), ValidatingJudge("good", "It is good.", model(GRADE))
+    arbiter_os.add_evaluation_cycle(EvaluationCycle(agent_id="agent"))
+    if own:
+        arbiter_os.add_evaluator(evaluator)
+    suite = Suite("cycle", [Case("a", {"log": []})], evaluators=[] if own else [evaluator])
+    report = suite.run(arbiter_os.govern(chain(Spy("plan"))), arbiter_os=arbiter_os)
+    [spent] = report.results[0].usage["judge"].values()
+    assert (report.rows["good"].mean, spent["calls"], spent["input_tokens"]) == (0.8, 1, 7)
 
 
 def waiting_for(released: Event) -> Scripted:
