@@ -125,7 +125,9 @@ class FlowChecker(PolicyChecker):
             for instruction in sorted(self._read(instructions, f"forbid.{label}"), key=str):
                 self._forbidden.setdefault(instruction, []).append(label)
         self._refuse_contradictions()
-        self.awaited_steps = (*map(tuple, self.written_by.values()), tuple(self._forbidden))
+        is_in_inputs = len(self.written_by) < len(self._sources)
+        writers = sorted({step for steps in self.written_by.values() for step in steps}, key=str)
+        self.awaited_steps = (*([] if is_in_inputs else [tuple(writers)]), tuple(self._forbidden))
 
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
         return True  # every node is followed; `check_before` applies the targets

@@ -410,6 +410,18 @@ def test_a_rule_on_several_instructions_of_which_one_is_missing_is_reported(
     ]
 
 
+def test_a_flow_rule_is_not_reported_while_one_of_its_labels_has_a_source(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    labels = {"web": Label(written_by=["TOOL_CALL"]), "model": Label(written_by=["GENERATE"])}
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(FlowChecker("rule", labels, {"web": ["RESPOND"], "model": ["RESPOND"]}))
+    app = arbiter_os.govern(graph_of("write", "respond"), {"write": GENERATE, "respond": RESPOND})
+    with pytest.raises(PolicyViolationError, match="RESPOND may not read"):
+        app.invoke({"log": []})
+    assert not any("waits for a step" in message for message in caplog.messages)
+
+
 @tool
 def delete_files(path: str) -> str:
     """Deletes."""
