@@ -110,6 +110,8 @@ class Recordings:
         self._warned = False
         self._again = again
         self._has_broken_lines = False
+        self._other_format: dict[str, list[Line]] = defaultdict(list)
+        """By file, the lines of another format. They may be good, and stay until they are recorded again."""
         self._release = finalize(self, self._locked()) if mode == "record" else None
         self._answers = self._read("answers")
         self._judgements = self._read("judgements")
@@ -261,6 +263,8 @@ class Recordings:
         used_alone = is_whole and self._again
         with self._lock:
             try:
+                if is_whole:
+                    self._other_format.clear()
                 if self._new or used_alone or self._has_broken_lines:
                     self._write("answers", self._answers, used_alone)
                     self._write("judgements", self._judgements, used_alone)
@@ -276,6 +280,7 @@ class Recordings:
             if key in self._used or not (used_alone or _slot(lines[key]) in self._touched)
         ]
         path = self._file(name)
+        kept += [line for line in self._other_format[path.name] if _slot(line) not in self._touched]
         if not kept and not path.exists():
             return
         write_whole(path, "".join(map(_text_of, kept)))
@@ -340,8 +345,6 @@ class Recordings:
             content = path.read_bytes()
         except OSError as error:
             raise RecordingError(f"{path}: cannot be read: {error}") from None
-        if self.mode == "record" and (torn := content.rpartition(b"\n")[2]):
-            os.truncate(path, len(content) - len(torn))  # the next line would be part of it
         return {line["key"]: line for line in self._lines(path, content)}
 
     def _lines(self, path: Path, content: bytes) -> Iterator[Line]:
@@ -350,20 +353,29 @@ class Recordings:
         for number, row in enumerate(whole, 1):
             if not row:
                 continue
+            line: Any = None
             try:
                 line = json.loads(row)
                 _check(path.name, line)
             except (ValueError, TypeError) as error:
-                if number == len(whole):  # without its line end: the process was killed while it wrote
+                if line is None and number == len(whole):  # the process was killed while it wrote
                     warnings.warn(
                         f"{path}:{number}: a torn last line was left out.", ArbiterWarning, stacklevel=5
                     )
+                    if self.mode == "record":
+                        os.truncate(path, len(content) - len(row))  # the next line would be part of it
                     break
                 broken.append(f"{path}:{number}: expected a recording, got {error}")
                 if self.mode == "replay":
                     raise RecordingError(f"{broken[0]}. Record again with `arbiter eval record`.") from None
+                if is_mapping(line) and line.get("v") != VERSION:
+                    self._other_format[path.name].append({**line})
                 continue
             yield line
+        else:
+            if whole[-1] and self.mode == "record":  # an editor has removed the last line end
+                with path.open("ab") as file:
+                    file.write(b"\n")
         if broken:  # nobody could record again if they were refused here
             self._has_broken_lines = True
             others = f", and {len(broken) - 1} more of its lines" if len(broken) > 1 else ""
@@ -394,7 +406,7 @@ def _today() -> str:
 
 
 def _text_of(line: Line) -> str:
-    return json.dumps({**line, "v": VERSION}, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps({"v": VERSION, **line}, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _place(line: Line) -> Place:
@@ -403,7 +415,7 @@ def _place(line: Line) -> Place:
 
 def _slot(line: Line) -> Any:
     """The question of a line, whatever its answer depends on: a new line of the same slot replaces it."""
-    return line["case"], line["repeat"], line.get("row")
+    return str((line.get("case"), line.get("repeat"), line.get("row")))
 
 
 def _alike(before: Sequence[Line], asked: Asked) -> list[Line]:

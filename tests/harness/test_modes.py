@@ -215,6 +215,35 @@ def test_a_line_torn_within_a_character_is_left_out() -> None:
     assert answers.read_bytes() == content.splitlines(keepends=True)[0]
 
 
+def test_a_last_line_without_its_line_end_is_kept() -> None:
+    """Some editors remove it."""
+    suite().run(graph(Spy("plan")), mode="record")
+    answers = Path("recordings/recorded/answers.jsonl")
+    whole = answers.read_text()
+    answers.write_text(whole.removesuffix("\n"))
+    suite().run(graph(Spy("plan")), mode="record")
+    assert answers.read_text() == whole
+
+
+def test_lines_of_another_format_stay_until_they_are_recorded_again() -> None:
+    """A run that is refused, or of some cases, throws none away."""
+    suite().run(graph(Spy("plan")), mode="record")
+    answers = Path("recordings/recorded/answers.jsonl")
+    other = answers.read_text().replace('"v": 1', '"v": 2')
+
+    def recorded(asked: Suite, select: Selection | None = None) -> list[int]:
+        answers.write_text(other)
+        with pytest.warns(ArbiterWarning, match="expected a recording, got a line of format 2"):
+            asked.run(graph(Spy("plan")), mode="record", select=select)
+        return sorted(json.loads(line)["v"] for line in answers.read_text().splitlines())
+
+    with pytest.raises(ConfigurationError, match="no row 'none'"):
+        recorded(replace(suite(), gate=GateSettings(rows=["none"])))
+    assert [json.loads(line)["v"] for line in answers.read_text().splitlines()] == [2, 2]
+    assert recorded(suite(), Selection(ids=["a"])) == [1, 2]
+    assert recorded(suite()) == [1, 1]
+
+
 def test_nothing_recorded_is_no_pass() -> None:
     with pytest.raises(RecordingError, match="there are no recordings in"):
         suite().run(graph(Spy("plan")), mode="mock")
