@@ -266,6 +266,8 @@ class Registry:
     def _refuse_needed(self, evaluator: NodeEvaluator) -> None:
         names = [queue.name for queue in self.evaluators]
         for other in self._all():
+            if isinstance(other, Advisor):  # which gives nothing then, and decides nothing
+                continue
             read = [*getattr(other, "needs", ()), getattr(other, "best_by", None)]
             if evaluator.name in (owner_of(name, names) for name in read if name is not None):
                 raise RegistrationError(

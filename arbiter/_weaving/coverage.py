@@ -198,8 +198,9 @@ class Coverage:
             warnings.warn(where + message, ArbiterWarning, stacklevel=callers())
 
     def _report(self, only: str | None = None) -> None:
-        rules = [rule for rule in self._registry.contracts() if rule.mode != "off"]
-        evaluators = [rule.name for rule in rules if rule.kind == "evaluator"]
+        contracts = self._registry.contracts()
+        rules = [rule for rule in contracts if rule.mode != "off"]
+        evaluators = [rule.name for rule in contracts if rule.kind == "evaluator"]
         with self._lock:
             found: list[tuple[object, _Idle | None]] = [
                 (rule, _idle_rule(rule, self._nodes) or _without_evaluator(rule, evaluators))
@@ -342,7 +343,7 @@ def _without_step(rule: Contract, names: set[str], held: set[Instruction]) -> _I
 
 def _without_evaluator(rule: Contract, evaluators: Sequence[str]) -> _Idle | None:
     """The reason why an advisor finds no results, or None. Other rules of this kind are refused."""
-    needs = rule.needs if isinstance(rule, Advisor) else ()
+    needs = (rule.needs or ()) if isinstance(rule, Advisor) else ()
     missing = [name for name in needs if owner_of(name, evaluators) is None]
     if not missing:
         return None

@@ -9,6 +9,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from arbiter import ArbiterOS, EvaluationRouter, PolicyViolationError, RegistrationError
 from arbiter.advice import Advisor, CorrectionGate
+from arbiter.advisors import FeedbackAdvisor
 from arbiter.verdicts import Correction
 from tests.support import MODES, Check, Judge, Route, Spy, add, bad, chain, governed, run, thread
 
@@ -89,6 +90,15 @@ def test_an_evaluator_that_another_rule_reads_is_not_removed() -> None:
             remove("style")
     arbiter_os.remove("again")
     arbiter_os.remove("style")
+
+
+def test_an_evaluator_that_only_an_advisor_reads_is_removed() -> None:
+    """The advisor then gives nothing, and no decision depends on it."""
+    arbiter_os = ArbiterOS()
+    for contract in (Judge("style", bad), FeedbackAdvisor("hint", "style")):
+        add(arbiter_os, contract)
+    arbiter_os.remove("style")
+    assert arbiter_os.evaluators == ()
 
 
 def test_a_name_of_two_rules_is_refused_and_the_object_says_which() -> None:

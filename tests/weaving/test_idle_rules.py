@@ -378,13 +378,17 @@ def test_an_advisor_of_an_evaluator_that_is_not_registered_is_reported_once(
     arbiter_os = ArbiterOS()
     arbiter_os.add_advisor(FeedbackAdvisor("hint", "soure"))
     arbiter_os.add_advisor(FeedbackAdvisor("part", "sourced.brief"))
+    arbiter_os.add_advisor(FeedbackAdvisor("off", "silent"))
+    silent = ThresholdEvaluator("silent", "n", 1)
+    silent.mode = "off"
+    arbiter_os.add_evaluator(silent)
     app = arbiter_os.govern(graph_of("write"))
     arbiter_os.add_evaluator(ThresholdEvaluator("sourced", "n", 1))
     for _ in range(2):
         app.invoke({})
     assert arbiter_os.drain()
     assert caplog.messages == [
-        "advisor 'hint' reads an evaluator that is not registered: there is no 'soure'. Evaluators: sourced. "
+        "advisor 'hint' reads an evaluator that is not registered: there is no 'soure'. Evaluators: silent, sourced. "
         "Did you mean 'sourced'? Correct the name, or register it."
     ]
 
