@@ -407,7 +407,7 @@ class _Loader:
         absent = [folder for folder in FOLDERS if folder not in folders]
         for other in root.iterdir() if absent else ():
             meant = closest(other.name, absent)
-            if meant and other.is_dir() and pack_files(other):
+            if meant and other.is_dir() and any(map(_has_header, pack_files(other))):
                 _log.warning("the YAML files in %r are not read. Did you mean %r?", str(other), meant)
 
     def _take(self, file: Traversable, name: str, prefix: str = "") -> _Pack | None:
@@ -1056,6 +1056,11 @@ def _unread(folder: Traversable) -> Iterator[Traversable]:
         known = folder.name == "evaluators" and inside.name in _OTHERS
         if inside.is_dir() and not known and not inside.name.startswith(".") and pack_files(inside):
             yield inside
+
+
+def _has_header(file: Traversable) -> bool:
+    """True if a file begins like a pack. Suites and cases, as in a folder `evals`, do not."""
+    return file.is_file() and re.search(rb"^version:", file.read_bytes(), re.MULTILINE) is not None
 
 
 def _nearest_pack(name: str) -> str:

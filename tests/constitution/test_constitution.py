@@ -1286,7 +1286,9 @@ def test_what_only_a_shadow_uses_is_used(tmp_path: Path) -> None:
 def test_a_folder_whose_name_is_nearly_that_of_a_folder_of_packs_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    project(tmp_path, policies__a=NO_TOOLS, evaluator__e="evaluators: []", suites__s="cases: []")
+    project(tmp_path, policies__a=NO_TOOLS, evaluator__e="evaluators: []")
+    (tmp_path / "evals").mkdir()
+    (tmp_path / "evals/s.yaml").write_text("suite: s\nevaluators: []\ncases: []\n")
     assert load_constitution(tmp_path).packs == ("a",)
     assert caplog.messages == [
         f"the YAML files in {str(tmp_path / 'evaluator')!r} are not read. Did you mean 'evaluators'?"
