@@ -391,7 +391,7 @@ async def test_names_are_read_tolerantly(answer: Any) -> None:
         "Thanks! I’m Ada, by the way", "Hallo, ich bin Ada.", "Guten Tag, ich heiße Ada und wohne hier",
         "ich bin die Ada", "Bonjour, je m'appelle Ada", "Hola, soy Ada", "Me llamo Ada.", "Ciao, sono Ada",
         "Olá, eu sou a Ada", "Привет, меня зовут Ada", "你好，我叫Ada", "私はAdaです", "Hej, jag heter Ada",
-        "Hoi.\nIk ben Ada",
+        "Hoi.\nIk ben Ada", "Benim adım Ada, değil mi?",
     ],
 )  # fmt: skip
 def test_an_introduction_is_recognised_in_many_languages(text: str) -> None:
@@ -457,7 +457,7 @@ def test_a_denial_is_recognised_in_many_languages(text: str) -> None:
     "text",
     [
         "I'm Ada", "I'm not Ada's brother", "He said that I'm not Ada", "Ada is not here", "I'm not sure",
-        "私はAdaです", "Ada değil mi?", "```\nI'm not Ada\n```",
+        "私はAdaです", "Ada değil mi?", "Benim adım Ada, değil mi?", "```\nI'm not Ada\n```",
     ],
 )  # fmt: skip
 def test_sentences_that_are_not_denials(text: str) -> None:
