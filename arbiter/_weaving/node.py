@@ -415,8 +415,8 @@ class NodeAttempt(NodeRun):
                 output = node.body.invoke(input, config, **self._kwargs)
         finally:
             _reset_current(token)
-        if node.is_subgraph and (saver := self._continued()) is not None:
-            self._adopt(saver.get_tuple(self._config_inside()))
+        for place in self._continued():
+            self._adopt(place, self.saver.get_tuple(self._config_inside(place)))
         return output
 
     async def abody(self, buffered: bool) -> Any:
@@ -437,8 +437,7 @@ class NodeAttempt(NodeRun):
                 output = await node.body.ainvoke(input, config, **self._kwargs)
         finally:
             _reset_current(token)
-        if node.is_subgraph and (saver := self._continued()) is not None:
-            self._adopt(await saver.aget_tuple(self._config_inside()))
+        await self._adopt_continued()
         return output
 
     async def astream_body(self, buffered: bool) -> AsyncIterator[Any]:
@@ -452,6 +451,7 @@ class NodeAttempt(NodeRun):
                 _reset_current(token)
             except ValueError:  # an async generator may be closed in another context
                 _set_current(None)
+        await self._adopt_continued()
 
     def without_effects(self, config: RunnableConfig) -> RunnableConfig:
         return without_effects(config)
@@ -607,17 +607,29 @@ class NodeAttempt(NodeRun):
             buffered_config["callbacks"] = callbacks
         return buffered_config
 
-    def _continued(self) -> Any:
-        """The checkpointer, if the subgraph continues earlier work of which it reports nothing here; else
-        None.
+    def _continued(self) -> Sequence[str]:
+        """The namespaces of the graphs that the body has called, if they may have continued earlier work of
+        which they report nothing here.
         """
-        if not self.node.core.keeps_facts or not self._conf.get(CONFIG_KEY_RESUMING):
-            return None
+        if not self._conf.get(CONFIG_KEY_RESUMING) or not self.node.core.keeps_facts or self.saver is None:
+            return ()
         is_retry = self._conf[CONFIG_KEY_RUNTIME].execution_info.node_attempt > 1
-        return None if is_retry and self._inner else self.saver
+        if is_retry and self._inner:
+            return ()
+        called: int = self._conf[CONFIG_KEY_SCRATCHPAD].subgraph_counter()
+        places = self._places_inside()
+        return [
+            f"{place}{NS_SEP}{number}" if number else place for number in range(called) for place in places
+        ]
 
-    def _adopt(self, saved: Any) -> None:
+    async def _adopt_continued(self) -> None:
+        for place in self._continued():
+            self._adopt(place, await self.saver.aget_tuple(self._config_inside(place)))
+
+    def _adopt(self, place: str, saved: Any) -> None:
         if saved is None:
+            return
+        if place not in (self._inner or ()) and self._is_of_another(saved):
             return
         stored: Any = saved.checkpoint["channel_values"].get(FACTS) or {}
         written = facts_in(write for _, name, write in saved.pending_writes or () if name == FACTS)
@@ -625,23 +637,33 @@ class NodeAttempt(NodeRun):
         if stored or pending:
             past = Past.restored(stored, self.settings.facts)
             self.run.log.identify(past)  # else listeners would take them for those of another process
-            self.adopt(self._place_inside(), past.value, pending)
+            self.adopt(place, past.value, pending)
 
-    def _config_inside(self) -> RunnableConfig:
-        """The config of the subgraph's newest checkpoint."""
+    def _is_of_another(self, saved: Any) -> bool:
+        """True if a graph that keeps its state has saved this in another task of its node. After an update of
+        the state, LangGraph takes it for done and runs none of its nodes.
+        """
+        metadata: Mapping[str, Any] = saved.metadata or {}
+        return metadata.get("parents") not in (None, self._conf.get(CONFIG_KEY_CHECKPOINT_MAP))
+
+    def _config_inside(self, place: str) -> RunnableConfig:
+        """The config of the newest checkpoint of a graph inside the body."""
         return {
             CONF: {
                 CONFIG_KEY_THREAD_ID: str(self._conf.get(CONFIG_KEY_THREAD_ID)),
-                CONFIG_KEY_CHECKPOINT_NS: self._place_inside(),
+                CONFIG_KEY_CHECKPOINT_NS: place,
             }
         }
 
-    def _place_inside(self) -> str:
-        """The subgraph's namespace; without the ids of tasks if it keeps its state from run to run."""
+    def _places_inside(self) -> Sequence[str]:
+        """The possible namespaces of the first graph in the body: a graph that keeps its state from run to run
+        has one without the ids of tasks.
+        """
         namespace: str = self._conf[CONFIG_KEY_CHECKPOINT_NS]
-        if getattr(self.node.body, "checkpointer", None) is not True:
-            return namespace
-        return NS_SEP.join(part.split(NS_END)[0] for part in namespace.split(NS_SEP))
+        kept = NS_SEP.join(part.split(NS_END)[0] for part in namespace.split(NS_SEP))
+        if not self.node.is_subgraph:
+            return namespace, kept
+        return (kept if getattr(self.node.body, "checkpointer", None) is True else namespace,)
 
 
 _READ_ONLY = frozenset({CONFIG_KEY_RUNTIME, CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_TASK_ID})

@@ -187,6 +187,102 @@ def test_past_of_parent_and_subgraph(mode: str) -> None:
     assert arbiter_os.history.count(instruction=VERIFY) == 1
 
 
+def calls_inside(saver: InMemorySaver, seen: list[list[str]], *, asks: str, keeps: bool) -> Any:
+    """`team` calls the graph `quick` ∥ `slow` twice; `asks` is the node that asks a human."""
+
+    def slow(state: State) -> State:
+        if asks == "slow":
+            interrupt("go on?")
+        return {"log": ["slow"]}
+
+    def team(state: State) -> State:
+        first = inner.invoke({"log": []})
+        second = inner.invoke({"log": []})
+        if asks == "team":
+            interrupt("go on?")
+        return {"log": [*first["log"], *second["log"]]}
+
+    async def ateam(state: State) -> State:
+        first = await inner.ainvoke({"log": []})
+        second = await inner.ainvoke({"log": []})
+        if asks == "team":
+            interrupt("go on?")
+        return {"log": [*first["log"], *second["log"]]}
+
+    from langchain_core.runnables import RunnableLambda
+
+    def look(history: History) -> bool:
+        seen.append(sorted(item.node for item in history.items()))
+        return True
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("look", look, target_nodes=["after"]))
+    parallel = StateGraph(State)
+    parallel.add_node("quick", Spy("quick"))
+    parallel.add_node("slow", slow)
+    parallel.add_edge(START, "quick")
+    parallel.add_edge(START, "slow")
+    inner = arbiter_os.govern(parallel.compile(checkpointer=keeps or None))
+    builder = StateGraph(State)
+    builder.add_node("team", RunnableLambda(team, ateam))
+    builder.add_node("after", Spy("after"))
+    builder.add_edge(START, "team")
+    builder.add_edge("team", "after")
+    return arbiter_os.govern(builder.compile(checkpointer=saver))
+
+
+@MODES
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("asks", ["slow", "team"])
+def test_nodes_of_a_called_graph_that_ran_before_a_pause_are_in_the_past(
+    asks: str, keeps: bool, elsewhere: bool, mode: str
+) -> None:
+    """LangGraph does not run them again, neither beside a question nor in a graph that was done before it."""
+    saver, seen = InMemorySaver(), list[list[str]]()
+    app = calls_inside(saver, seen, asks=asks, keeps=keeps)
+    result = run(app, {"log": []}, thread("t"), mode=mode)
+    while "__interrupt__" in result:
+        if elsewhere:
+            app = calls_inside(saver, seen, asks=asks, keeps=keeps)
+        result = run(app, Command(resume="yes"), thread("t"), mode=mode)
+    assert result["log"][-1] == "after"
+    assert seen == [["after", "quick", "quick", "slow", "slow", "team"]]
+
+
+def test_a_subgraph_that_is_resumed_under_streamed_events_has_its_past() -> None:
+    def asks(state: State) -> State:
+        interrupt("go on?")
+        return {"log": ["asks"]}
+
+    seen: list[list[str]] = []
+
+    def look(history: History) -> bool:
+        seen.append([item.node for item in history.items()])
+        return True
+
+    async def stream(app: Any, state: Any) -> None:
+        async for _ in app.astream_events(state, thread("t"), version="v2"):
+            pass
+
+    inner = StateGraph(State)
+    inner.add_node("quick", Spy("quick"))
+    inner.add_node("asks", asks)
+    inner.add_edge(START, "quick")
+    inner.add_edge(START, "asks")
+    builder = StateGraph(State)
+    builder.add_node("team", inner.compile())
+    builder.add_node("after", Spy("after"))
+    builder.add_edge(START, "team")
+    builder.add_edge("team", "after")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("look", look, target_nodes=["after"]))
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    asyncio.run(stream(app, {"log": []}))
+    asyncio.run(stream(app, Command(resume="yes")))
+    assert seen == [["asks", "quick", "team", "after"]]
+
+
 @MODES
 def test_subgraph_that_keeps_its_own_thread_is_not_counted_twice(mode: str) -> None:
     counts: list[tuple[str, int]] = []
@@ -216,6 +312,35 @@ def test_subgraph_that_keeps_its_own_thread_is_not_counted_twice(mode: str) -> N
         *[("sub", 1), ("in1", 2), ("after", 2)],
         *[("sub", 2), ("in1", 3), ("after", 3)],
     ]
+
+
+@MODES
+def test_subgraph_that_keeps_its_state_is_not_counted_for_a_task_in_which_it_ran_nothing(mode: str) -> None:
+    """LangGraph resumes it after an update of the state, and takes what it did in an earlier task for all."""
+    counts: list[int] = []
+
+    def look(history: History) -> bool:
+        counts.append(history.count(node="in1"))
+        return True
+
+    inner = StateGraph(State)
+    inner.add_node("in1", Spy("in1"))
+    inner.add_edge(START, "in1")
+    builder = StateGraph(State)
+    builder.add_node("before", Spy("before"))
+    builder.add_node("sub", inner.compile(checkpointer=True))
+    builder.add_node("after", Spy("after"))
+    builder.add_edge(START, "before")
+    builder.add_edge("before", "sub")
+    builder.add_edge("sub", "after")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("look", look, target_nodes=["after"]))
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    run(app, {"log": []}, thread("1"), mode=mode)
+    app.update_state(thread("1"), {"log": ["edited"]}, as_node="before")
+    run(app, None, thread("1"), mode=mode)
+    run(app, {"log": []}, thread("1"), mode=mode)
+    assert counts == [1, 1, 2]
 
 
 @pytest.mark.lengthy
