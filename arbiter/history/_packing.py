@@ -346,7 +346,10 @@ def restore(stored: Value) -> tuple[Value, Columns]:
         zip(texts_of, numbers_of, strict=True), first
     ):
         fact: RunFact = _made(rows[row], results[result], texts[text]) if result or text else rows[row]
-        name = fact.get("task", f"{_PACKED}{number}@{at}")
+        if (name := fact.get("task")) is None:
+            # Graphs side by side have facts of the same number and time.
+            place = f"@{fact['ns']}" if "ns" in fact else ""
+            name = f"{_PACKED}{number}@{at}{place}"
         facts.append({**fact, "id": name, "step": step, "at": at / 100, "took": lasted / 100})
     last = {
         node: [number, facts[-place] if isinstance(place, int) else place, done]

@@ -315,6 +315,45 @@ def test_subgraph_that_keeps_its_own_thread_is_not_counted_twice(mode: str) -> N
 
 
 @MODES
+def test_subgraphs_side_by_side_keep_their_items_in_another_process(mode: str) -> None:
+    """Their nodes have the same numbers and started at the same time."""
+    saver, seen = InMemorySaver(), list[list[str]]()
+
+    def ask(state: State) -> State:
+        interrupt("go on?")
+        return {"log": ["ask"]}
+
+    def build() -> Any:
+        def look(history: History) -> bool:
+            seen.append([item.node for item in history.items()])
+            return True
+
+        builder = StateGraph(State)
+        for side in ("left", "right"):
+            inner = StateGraph(State)
+            nodes = [f"{side}{number}" for number in (1, 2, 3)]
+            for node in nodes:
+                inner.add_node(node, Spy(node))
+            inner.add_node(f"{side}_ask", ask)
+            for start, end in zip((START, *nodes), (*nodes, f"{side}_ask"), strict=True):
+                inner.add_edge(start, end)
+            builder.add_node(side, inner.compile())
+            builder.add_edge(START, side)
+            builder.add_edge(side, "after")
+        builder.add_node("after", Spy("after"))
+        arbiter_os = ArbiterOS(clock=lambda: 1_000_000.0)
+        arbiter_os.add_policy_checker(Check("look", look, target_nodes=["after"]))
+        return arbiter_os.govern(builder.compile(checkpointer=saver))
+
+    run(build(), {"log": []}, thread("t"), mode=mode)
+    app = build()
+    answers = {question.id: "yes" for question in app.get_state(thread("t")).interrupts}
+    run(app, Command(resume=answers), thread("t"), mode=mode)
+    sides = [[f"{side}1", f"{side}2", f"{side}3", f"{side}_ask", side] for side in ("left", "right")]
+    assert seen == [[*sides[0], *sides[1], "after"]]
+
+
+@MODES
 def test_subgraph_that_keeps_its_state_is_not_counted_for_a_task_in_which_it_ran_nothing(mode: str) -> None:
     """LangGraph resumes it after an update of the state, and takes what it did in an earlier task for all."""
     counts: list[int] = []

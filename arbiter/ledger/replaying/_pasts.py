@@ -232,14 +232,14 @@ class Pasts:
 
     def _at(self, after: str, attempt: Attempt) -> Iterator[tuple[Superstep, Attempt]]:
         """The supersteps before the attempt whose last fact has the time that the packed id `after` names."""
-        _, _, at = after.partition("@")
+        at = int(after.split("@")[1])
         namespace = attempt.record.namespace
         supersteps = [each for (of, *_), each in self._supersteps.items() if of == namespace]
         for superstep in reversed(supersteps):
             if superstep is attempt.superstep or min(map(_order, superstep.attempts)) >= attempt.order:
                 continue
             last = self._committed(superstep, attempt)
-            if last and rounded(last[-1].record.started) == int(at):
+            if last and rounded(last[-1].record.started) == at:
                 yield superstep, last[-1]
 
     def _past_after(self, attempt: Attempt) -> Past | None:
