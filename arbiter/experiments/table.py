@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from statistics import fmean
 
 from arbiter.experiments.comparing import MetricComparison
@@ -19,6 +20,7 @@ _NONE = "–"
 _LONG = 200
 """Characters of a reason that are shown."""
 _COLUMNS = (
+    ("", 18),
     ("Δ [95 %]", 20),
     ("p", 6),
     ("Holm", 6),
@@ -26,7 +28,9 @@ _COLUMNS = (
     ("C: mean (sd)", 12),
     ("p", 7),
     ("d", 5),
+    ("n T/C", 0),
 )
+"""The names of the columns and their widths, where no cell is wider."""
 
 
 def text_of(result: ExperimentResult) -> str:
@@ -46,12 +50,8 @@ def _lines(result: ExperimentResult) -> Iterator[str]:
     yield from about(result)
     if "synthetic" in result.marks:
         return
-    pair: tuple[str, str] | None = None
-    for row in result.comparisons:
-        if row.arms != pair:
-            pair = row.arms
-            yield from _heading(row, plan.pairs)
-        yield _row(row)
+    for _, rows in groupby(result.comparisons, lambda row: row.arms):
+        yield from _compared([*rows])
     yield from _remarks(result)
 
 
@@ -95,17 +95,25 @@ def _more(count: int, what: str) -> str:
     return f", {count:,} {what}" if count else ""
 
 
-def _heading(row: MetricComparison, pairs: int) -> Iterator[str]:
-    first, second = row.arms
+def _compared(rows: Sequence[MetricComparison]) -> Iterator[str]:
+    arms = " − ".join(rows[0].arms)
+    lines = [[name for name, _ in _COLUMNS], *map(_cells, rows)]
+    longest = (max(map(len, column)) for column in zip(*lines, strict=True))
+    widths = [max(width, found) for (_, width), found in zip(_COLUMNS, longest, strict=True)]
+    widths[0] = max(widths[0], len(arms) - 1)
+    head, *table = (
+        " " + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
     yield ""
-    yield f"{f'{first} − {second}':<19}  {'paired over environments':<36}  as in the paper"
-    names = "".join(f"{name:<{width}}  " for name, width in _COLUMNS)
-    yield f"{'':<19}  {names}n T/C"
-    if row.untested:
-        yield f" no p-values: {row.untested}"
+    yield (f"{arms:<{widths[0] + 1}}  {'paired over environments':<{sum(widths[1:4]) + 4}}  as in the paper")
+    yield head
+    if rows[0].untested:
+        yield f" no p-values: {rows[0].untested}"
+    yield from table
 
 
-def _row(row: MetricComparison) -> str:
+def _cells(row: MetricComparison) -> list[str]:
     test = row.paired
     delta, p, adjusted = _NONE, _NONE, _NONE
     if test is not None:
@@ -116,10 +124,8 @@ def _row(row: MetricComparison) -> str:
     welch = _NONE if row.welch is None else p_text(row.welch.p) + "*" * row.starred
     d = _NONE if row.d is None else signed(row.d)
     counts = f"{len(row.treatment)}/{len(row.control)}"
-    return (
-        f" {row.label:<18}  {delta:<20}  {p:<6}  {adjusted:<6}  {group_text(row.treatment):<12}  "
-        f"{group_text(row.control):<12}  {welch:<7}  {d:<5}  {counts}"
-    )
+    groups = group_text(row.treatment), group_text(row.control)
+    return [row.label, delta, p, adjusted, *groups, welch, d, counts]
 
 
 def _remarks(result: ExperimentResult) -> Iterator[str]:

@@ -80,6 +80,21 @@ def test_treatment_and_control_are_compared() -> None:
     assert result.marks == ()
 
 
+def test_the_columns_of_the_table_are_as_wide_as_their_cells() -> None:
+    """Two pairs that differ by 0 and by 9 have an interval that is wider than most."""
+
+    def answer(request: JudgeRequest) -> Any:
+        extreme = "P 3" in prompt_of(request) and "good" in prompt_of(request)
+        return {"judgements": [{"id": id, "score": 9 * extreme} for id in request.propositions]}
+
+    agents = [Persona(f"P {number}", "calm", f"p{number}") for number in range(4)]
+    given = experiment(agents=agents, judge=Says(answer), metrics=["adherence", "fluency"], scale=0.5)
+    head, *rows = given.run().table().partition("control  paired over")[2].splitlines()[1:4]
+    assert re.search(r"\[−\d\d\.\d\d, \+\d\d\.\d\d\]", "".join(rows))
+    for name in ("Holm", "T: mean", "n T/C"):
+        assert all(re.match(r"  \S", row[head.index(name) - 2 :]) for row in rows)
+
+
 def test_the_control_is_asked_nothing_by_the_judge_that_corrects() -> None:
     correcting = corrector()
     arms = {"one": Corrections(), "other": Corrections()}
