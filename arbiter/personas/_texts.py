@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from heapq import nsmallest
 from itertools import combinations
 from typing import Any
 
+from arbiter._values.normal import normalized
 from arbiter._values.words import UNSPACED, with_pairs
 from arbiter.errors import ConfigurationError
 
 _NEITHER_WORD_NOR_BLANK = re.compile(r"[^\w\s]")
-_SENTENCE_END = re.compile(r"[.!?。！？]+")
+_SENTENCE_END = re.compile(r"[.!?。！？।॥؟۔။።]+")
 _OVERLAP = re.compile(f"([{UNSPACED}]) \\1")
 
 
@@ -30,10 +32,23 @@ def tokens(text: str) -> list[str]:
     blanks.
 
     "It's 5pm." gives "its" and "5pm". In scripts without blanks between words, such as Chinese, each pair of
-    neighbouring characters is a word.
+    neighbouring characters is a word. The vowel signs of scripts such as Devanagari are a part of the word.
     """
-    words = _NEITHER_WORD_NOR_BLANK.sub("", text.lower()).split()
-    return words if text.isascii() else with_pairs(words)
+    if text.isascii():
+        return _NEITHER_WORD_NOR_BLANK.sub("", text.lower()).split()
+    return with_pairs(_NEITHER_WORD_NOR_BLANK.sub(_vowel_sign, normalized("NFC", text.lower())).split())
+
+
+def _vowel_sign(found: re.Match[str]) -> str:
+    """The character if it is a mark that words are spelt with, from Thaana to Vedic and in Meetei Mayek. Arabic,
+    Hebrew and Latin do without theirs, once NFC has composed the letters that have them."""
+    character = found[0]
+    spells = "\u0780" <= character < "\u1dc0" or "\ua800" <= character < "\uac00"
+    return character if spells and _is_mark(character) else ""
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")
 
 
 def as_written(ngram: str) -> str:
@@ -148,7 +163,7 @@ def _unique_ratio(texts: Iterable[Sequence[str]]) -> float:
 def average_sentence_length(messages: Sequence[str]) -> float:
     """|words| / max(1, |sentences|) of all messages joined by blanks; 0.0 without any word.
 
-    A sentence is a non-blank text between runs of ".", "!" and "?", or of their Chinese forms.
+    A sentence is a non-blank text between runs of ".", "!" and "?", or of their forms in other scripts.
     """
     return sum(len(tokens(message)) for message in messages) / max(1, _sentences(messages))
 
@@ -164,11 +179,13 @@ def _sentences(messages: Iterable[str]) -> int:
 
 
 def punctuation_density(messages: Sequence[str]) -> float:
-    """|characters that are neither `\\w` nor `\\s`| / |characters| of all messages joined by blanks; 0.0 without
-    any word."""
+    """|characters that are neither `\\w` nor `\\s` nor accents or vowel signs| / |characters| of all messages
+    joined by blanks; 0.0 without any word."""
     if not any(map(tokens, messages)):
         return 0.0
-    marks = sum(len(_NEITHER_WORD_NOR_BLANK.findall(message)) for message in messages)
+    marks = sum(
+        not _is_mark(found) for message in messages for found in _NEITHER_WORD_NOR_BLANK.findall(message)
+    )
     return marks / (sum(map(len, messages)) + len(messages) - 1)
 
 

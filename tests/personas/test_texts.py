@@ -46,6 +46,28 @@ def test_words_of_every_language_are_words() -> None:
     assert jaccard({*tokens("你好 世界")}, {*tokens("你好")}) == 0.5
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("नमस्ते दुनिया।", ["नमस्ते", "दुनिया"]),
+        ("कि की के", ["कि", "की", "के"]),
+        ("தமிழ் மொழி", ["தமிழ்", "மொழி"]),
+        ("cafe\u0301 ❤\ufe0f", ["café"]),
+        ("İstanbul", ["istanbul"]),
+        ("مُحَمَّد", ["محمد"]),
+    ],
+)
+def test_vowel_signs_are_a_part_of_the_word(text: str, words: list[str]) -> None:
+    """Without them, many short words of Hindi are one. An accent counts, however it is encoded."""
+    assert tokens(text) == words
+
+
+def test_vowel_signs_are_no_punctuation() -> None:
+    assert punctuation_density(["हिन्दी में लिखो।"]) == 1 / 16
+    assert punctuation_density(["e\u0301te\u0301!"]) == 1 / 6
+    assert average_sentence_length(["यह घर है। वह घर है।"]) == 3
+
+
 def test_pairs_of_characters_are_words_where_a_script_has_no_blanks_between_words() -> None:
     """A near copy resembles its original in Chinese, Japanese and Thai as it does in English."""
     assert tokens("iPhone手机壳 Ω, 我") == ["iphone", "手机", "机壳", "ω", "我"]
@@ -131,7 +153,7 @@ def test_numbers_of_messages_are_those_of_their_joined_text(said: list[str]) -> 
     assert average_sentence_length(said) == average_sentence_length(joined)
     assert punctuation_density(said) == punctuation_density(joined)
     words = tokens(joined[0])
-    sentences = sum(1 for part in re.split(r"[.!?]+", joined[0]) if part.strip())
+    sentences = sum(1 for part in re.split(r"[.!?。！？।॥؟۔။።]+", joined[0]) if part.strip())
     assert average_sentence_length(said) == len(words) / max(1, sentences)
 
 
