@@ -15,7 +15,7 @@ from arbiter.models import ChatModel, Judge, judge_of, visible
 from arbiter.personas._answers import HIGHEST
 from arbiter.personas._characters import Persona
 from arbiter.personas._conversation import Cast, messages_at, new_of
-from arbiter.personas._propositions import DEFAULT_WINDOWS, PropositionSet, load_propositions
+from arbiter.personas._propositions import DEFAULT_WINDOWS, PropositionSet, file_of, load_propositions
 from arbiter.personas._scorers import (
     RECENT,
     AdherenceScorer,
@@ -199,7 +199,7 @@ class DimensionEvaluator(NodeEvaluator):
     ) -> PropositionSet:
         if isinstance(given, PropositionSet):
             return given
-        agent = persona.id or None if persona else None
+        agent = file_of(persona.id) if persona else None
         return self._made("propositions", lambda: load_propositions(given, dimension, agent))
 
 

@@ -76,7 +76,7 @@ from arbiter.personas._engine import (
 )
 from arbiter.personas._feedback import feedback_on, rewriting
 from arbiter.personas._gated import Attempt, DimensionCheck, GatedAction, GateStatistics, Outcome
-from arbiter.personas._propositions import PropositionSet, load_propositions
+from arbiter.personas._propositions import PropositionSet, propositions_of
 from arbiter.personas._repositories import (
     CorrectionRepository,
     Storing,
@@ -218,8 +218,8 @@ class PersonaGate(CorrectionGate):
         self._source = propositions
         agents = [persona.id or None for persona in self.cast.personas.values()]
         for dimension in sorted(enabled):
-            for agent in (None, *agents):
-                self._propositions[dimension, agent] = _propositions(propositions, dimension, agent)
+            found = _propositions(propositions, dimension, (None, *agents))
+            self._propositions.update({(dimension, agent): its for agent, its in found.items()})
         self._check_personas()
         self.actions: deque[GatedAction] = deque(maxlen=keep)
         self._spoken = Recent[tuple[str, str, str], str | None](_OPEN)
@@ -791,15 +791,14 @@ def _check_sets(given: Mapping[str, PropositionSet], gate: str) -> None:
 
 
 def _propositions(
-    source: str | Path | Mapping[str, PropositionSet] | None, dimension: str, agent: str | None
-) -> PropositionSet:
+    source: str | Path | Mapping[str, PropositionSet] | None, dimension: str, agents: Iterable[str | None]
+) -> dict[str | None, PropositionSet]:
     if isinstance(source, Mapping):
         if dimension in source:
-            return source[dimension]
+            return dict.fromkeys(agents, source[dimension])
         source = None
-    return load_propositions(
-        pack_folder("evaluators").joinpath("actions") if source is None else source, dimension, agent
-    )
+    shipped = pack_folder("evaluators").joinpath("actions")
+    return propositions_of(shipped if source is None else source, dimension, agents)
 
 
 def _call_key(history: History, id: Any, said: str) -> tuple[str, str, str]:

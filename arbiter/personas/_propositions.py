@@ -278,7 +278,24 @@ def load_propositions(
     `PropositionSet.files` lists the files that were read.
     """
     own = [variables] if isinstance(variables, str) else variables
-    return _Loader(_folder(folder), dimension, (*VARIABLES, *own)).load(agent)
+    return _Loader(_folder(folder), dimension, (*VARIABLES, *own), {}).load(agent)
+
+
+def propositions_of(
+    folder: str | Path | Traversable | None, dimension: str, agents: Iterable[str | None]
+) -> dict[str | None, PropositionSet]:
+    """`load_propositions` for each of several agents, by id. Each file is read once."""
+    documents: dict[str, tuple[Document, PropositionFile]] = {}
+    return {
+        agent: _Loader(_folder(folder), dimension, VARIABLES, documents).load(file_of(agent))
+        for agent in agents
+    }
+
+
+def file_of(agent: str | None) -> str | None:
+    """The name of the file of that agent. None if its id, such as "user:42", cannot be one: it then has the
+    propositions for all."""
+    return agent if agent and _NAME.fullmatch(agent) else None
 
 
 def _folder(folder: str | Path | Traversable | None) -> Traversable:
@@ -307,6 +324,8 @@ class _Loader:
     folder: Traversable
     dimension: str
     variables: tuple[str, ...]
+    documents: dict[str, tuple[Document, PropositionFile]]
+    """The files that this loader or one before it has read, by name."""
     read: list[tuple[Document, PropositionFile]] = field(
         default_factory=list[tuple[Document, PropositionFile]]
     )
@@ -368,11 +387,13 @@ class _Loader:
         shown = f"{SHIPPED if name.startswith(SHIPPED) else ''}{self.dimension}/{file.name}"
         self.names[name] = False
         try:
-            document = read_document(file, shown)
-            found = validate(document, PropositionFile)
+            if shown not in self.documents:
+                document = read_document(file, shown)
+                self.documents[shown] = document, validate(document, PropositionFile)
         except PackError as error:
             self.mistakes.extend(error.mistakes)
             return
+        document, found = self.documents[shown]
         for at, other in enumerate(found.extends):
             self.extend(document, ("extends", at), other)
         self.names[name] = True

@@ -40,6 +40,7 @@ from arbiter.personas._propositions import (
     Proposition,
     PropositionSet,
     Variables,
+    file_of,
     load_propositions,
     texts_of,
     variables_in,
@@ -243,7 +244,7 @@ class _Scorer(_Asking):
     def _propositions(self, given: Propositions) -> PropositionSet:
         if given is None or isinstance(given, str | Path):
             agent = self.personas[0].id if len(self.personas) == 1 else ""
-            return load_propositions(given, self.dimension, agent or None, variables=self.variables)
+            return load_propositions(given, self.dimension, file_of(agent), variables=self.variables)
         found = given if isinstance(given, PropositionSet) else PropositionSet(self.dimension, given)
         if found.dimension != self.dimension:
             raise ConfigurationError(
@@ -805,6 +806,10 @@ def _about_texts(texts: Sequence[str], numbers: Mapping[str, float]) -> str:
     return "\n".join(lines)
 
 
+MOST_VOICES = 100
+"""The participants whose vocabularies are compared, each with each: ten thousand have fifty million pairs."""
+
+
 class ConvergenceScorer(_Scorer):
     """How distinct the voices of a conversation's participants are: high is distinct, low is alike."""
 
@@ -821,16 +826,21 @@ class ConvergenceScorer(_Scorer):
     def asking(self, given: Conversation) -> Steps[ScorerResult]:
         """The decisions of `score`."""
         conversation = self._heard(given)
-        actors = conversation.actors
-        if not actors:
+        said: dict[str, list[str]] = {}
+        for event in conversation:
+            if event.kind == "action":
+                said.setdefault(event.actor, []).append(event.text)
+        if not said:
             return self._silent(conversation, "")
-        if len(actors) == 1:
-            return self._unjudged(None, f"only {actors[0]!r} speaks, and there is nothing to diverge from")
-        alike = vocabulary_similarity(
-            {actor: [event.text for event in conversation.actions_of(actor)] for actor in actors}
-        )
+        if len(said) == 1:
+            return self._unjudged(
+                None, f"only {next(iter(said))!r} speaks, and there is nothing to diverge from"
+            )
+        compared = sorted(said, key=lambda actor: -len(said[actor]))[:MOST_VOICES]
+        some = f", of the {MOST_VOICES} of {len(said):,} who say most" if len(said) > MOST_VOICES else ""
+        alike = vocabulary_similarity({actor: said[actor] for actor in compared})
         numbers = {" / ".join(pair): value for pair, value in alike.items()}
-        lines = ["share of the words of two participants that both use:"]
+        lines = [f"share of the words of two participants that both use{some}:"]
         lines += [f"{visible(pair)}: {value:.4f}" for pair, value in numbers.items()]
         element = self._element(None, tuple(conversation), evidence="\n".join(lines))
         result = yield from self._judging([element], evidence=numbers)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,15 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from langchain_core.messages import AIMessage, HumanMessage
 
+from arbiter import ArbiterOS
 from arbiter.cli._schema import PERSONAS, persona_schema_text, write_schemas
 from arbiter.errors import ConfigurationError, PackError
 from arbiter.packs import pack_files, pack_folder
 from arbiter.personas import (
+    AdherenceEvaluator,
+    AdherenceScorer,
     GateConfig,
     Persona,
     PersonaGate,
@@ -23,7 +29,8 @@ from arbiter.personas import (
     PropositionWarning,
     load_propositions,
 )
-from tests.personas.personas_support import Says
+from tests.personas.gate_support import chat
+from tests.personas.personas_support import Says, prompt_of, scores
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = pack_folder("evaluators").joinpath("propositions")
@@ -221,6 +228,50 @@ def test_an_agents_id_may_have_letters_of_any_language(name: str, tmp_path: Path
     assert [claim.id for claim in load_propositions(folder, "adherence", name)] == ["a"]
     assert load_propositions(None, "adherence", name)
     assert PersonaGate(Says(None), Persona("Zoe", "calm", name), GateConfig(gate_adherence_enabled=True))
+
+
+@pytest.mark.parametrize("id", ["user:42", "jim@example.com", "a/b", "../_default", "jim smith"])
+def test_an_agent_whose_id_is_no_name_of_a_file_has_the_default_propositions(id: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, _default={"propositions": [entry("a")]})
+    jim = Persona("Jim", "calm", id)
+    scorer = AdherenceScorer(Says(None), jim, str(folder))
+    assert [claim.id for claim in scorer.propositions] == ["a"]
+    assert AdherenceEvaluator(persona=jim, judge=Says(None), propositions=str(folder))
+    assert PersonaGate(Says(None), jim, GateConfig(gate_adherence_enabled=True), propositions=folder)
+
+
+def test_a_gate_reads_each_file_once_for_all_of_its_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent's own file holds for it alone."""
+    opened: list[str] = []
+
+    def counting(file: Any, *args: Any) -> int:
+        opened.append(Path(file).name)
+        return real(file, *args)
+
+    default: Any = {"propositions": [entry("a")]}
+    folder = write(tmp_path, _default=default, p7={"propositions": [entry("b")], "first_n": 2})
+    people = [Persona(f"P {number}", "calm", f"p{number}") for number in range(20)]
+    judge = Says(scores(a=9, b=9))
+    config = GateConfig(gate_adherence_enabled=True)
+    real = os.open
+    monkeypatch.setattr(os, "open", counting)
+    gate = PersonaGate(judge, people, config, propositions=folder)
+    assert sorted(opened) == ["_default.yaml", "p7.yaml"]
+    monkeypatch.undo()
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(gate)
+
+    def speak(state: Any) -> Any:
+        return {"messages": [AIMessage("Hi", name=f"P {5 + len(state['messages'])}")]}
+
+    def answer(state: Any) -> Any:
+        return speak(state)
+
+    arbiter_os.govern(chat(speak, answer)).invoke({"messages": [HumanMessage("Hello")]})
+    asked = [re.findall(r"\b[ab] is so", prompt_of(request)) for request in judge.asked]
+    assert asked == [["a is so"], ["a is so", "b is so"]]
 
 
 @pytest.mark.parametrize("type", ["TLAK", "talk"])

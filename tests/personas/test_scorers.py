@@ -323,6 +323,18 @@ def test_a_single_speaker_has_no_convergence_score(mode: str) -> None:
     assert "only 'Jim' speaks" in found.reason
 
 
+def test_in_a_crowd_the_vocabularies_of_those_who_say_most_are_compared() -> None:
+    """Each with each, so that a channel of ten thousand does not take fifty million comparisons."""
+    judge = Says(scores())
+    crowd = [(f"Guest {number}", "hello there") for number in range(300)]
+    said = room(*crowd, ("Jim", "we sell paper"), ("Pam", "we sell boats"), ("Jim", "a"), ("Pam", "a"))
+    found = ConvergenceScorer(judge).score(said)
+    assert len(found.evidence) == 100 * 99 / 2
+    assert found.evidence["Jim / Pam"] == 3 / 5
+    assert "both use, of the 100 of 302 who say most:" in judge.prompt()
+    assert found.sample_size == len(said)
+
+
 def test_a_flag_in_the_file_is_obeyed() -> None:
     judge = Says(scores())
     propositions = load_propositions(None, "convergence").changed(include_personas=True)
