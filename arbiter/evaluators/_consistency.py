@@ -10,21 +10,21 @@ from typing import Annotated, Unpack
 
 from arbiter._values.normal import normalized
 from arbiter._values.parameters import Param, check_parameters
-from arbiter._values.words import with_pairs
+from arbiter._values.words import VOWEL_SIGNS, with_pairs
 from arbiter.errors import EvaluationError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
 from arbiter.evaluators._outputs import text_at, text_in
 from arbiter.history._items import History
 from arbiter.verdicts import EvaluationResult
 
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(rf"[\w{VOWEL_SIGNS}]+")
 
 
 def similarity(one: str, other: str, n: int = 1) -> float:
     """The Jaccard overlap of the word n-grams of two texts, 0.0 to 1.0.
 
-    Words are runs of letters, digits and underscores after Unicode NFKC and case folding; in scripts without
-    blanks between words, such as Chinese, pairs of neighbouring characters. A text with fewer
+    Words are runs of letters, vowel signs, digits and underscores after Unicode NFKC and case folding; in
+    scripts without blanks between words, such as Chinese, pairs of neighbouring characters. A text with fewer
     than `n` words is one n-gram. Two texts without any word score 1.0 if they are equal, else 0.0.
     """
     first, second = _ngrams(one, n), _ngrams(other, n)

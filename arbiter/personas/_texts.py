@@ -19,10 +19,11 @@ from itertools import combinations
 from typing import Any
 
 from arbiter._values.normal import normalized
-from arbiter._values.words import UNSPACED, with_pairs
+from arbiter._values.words import UNSPACED, VOWEL_SIGNS, with_pairs
 from arbiter.errors import ConfigurationError
 
 _NEITHER_WORD_NOR_BLANK = re.compile(r"[^\w\s]")
+_NO_PART_OF_A_WORD = re.compile(rf"[^\w\s{VOWEL_SIGNS}]")
 _SENTENCE_END = re.compile(r"[.!?。！？।॥؟۔။።]+")
 _OVERLAP = re.compile(f"([{UNSPACED}]) \\1")
 
@@ -36,19 +37,7 @@ def tokens(text: str) -> list[str]:
     """
     if text.isascii():
         return _NEITHER_WORD_NOR_BLANK.sub("", text.lower()).split()
-    return with_pairs(_NEITHER_WORD_NOR_BLANK.sub(_vowel_sign, normalized("NFC", text.lower())).split())
-
-
-def _vowel_sign(found: re.Match[str]) -> str:
-    """The character if it is a mark that words are spelt with, from Thaana to Vedic and in Meetei Mayek. Arabic,
-    Hebrew and Latin do without theirs, once NFC has composed the letters that have them."""
-    character = found[0]
-    spells = "\u0780" <= character < "\u1dc0" or "\ua800" <= character < "\uac00"
-    return character if spells and _is_mark(character) else ""
-
-
-def _is_mark(character: str) -> bool:
-    return unicodedata.category(character).startswith("M")
+    return with_pairs(_NO_PART_OF_A_WORD.sub("", normalized("NFC", text.lower())).split())
 
 
 def as_written(ngram: str) -> str:
@@ -184,7 +173,9 @@ def punctuation_density(messages: Sequence[str]) -> float:
     if not any(map(tokens, messages)):
         return 0.0
     marks = sum(
-        not _is_mark(found) for message in messages for found in _NEITHER_WORD_NOR_BLANK.findall(message)
+        not unicodedata.category(found).startswith("M")
+        for message in messages
+        for found in _NEITHER_WORD_NOR_BLANK.findall(message)
     )
     return marks / (sum(map(len, messages)) + len(messages) - 1)
 

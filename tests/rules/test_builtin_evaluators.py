@@ -377,6 +377,7 @@ def test_similarity_is_a_measure(one: str, other: str, n: int) -> None:
         ("!!", "??", 1, 0.0),
         ("ﬁne Straße", "FINE STRASSE", 1, 1.0),
         ("我们去海边", "我们去公园", 1, 2 / 6),
+        ("यह कि", "यह की", 1, 1 / 3),
     ],
 )
 def test_similarity_by_hand(one: str, other: str, n: int, score: float) -> None:
