@@ -616,8 +616,11 @@ class NodeAttempt(NodeRun):
         is_retry = self._conf[CONFIG_KEY_RUNTIME].execution_info.node_attempt > 1
         if is_retry and self._inner:
             return ()
-        called: int = self._conf[CONFIG_KEY_SCRATCHPAD].subgraph_counter()
         places = self._places_inside()
+        scratchpad = self._conf[CONFIG_KEY_SCRATCHPAD]
+        called: int = scratchpad.subgraph_counter()
+        # To ask took a number, which the next graph must get: one that the choice of an edge calls.
+        self._conf[CONFIG_KEY_SCRATCHPAD] = replace(scratchpad, subgraph_counter=count(called).__next__)
         return [
             f"{place}{NS_SEP}{number}" if number else place for number in range(called) for place in places
         ]

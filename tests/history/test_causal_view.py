@@ -250,6 +250,37 @@ def test_nodes_of_a_called_graph_that_ran_before_a_pause_are_in_the_past(
     assert seen == [["after", "quick", "quick", "slow", "slow", "team"]]
 
 
+def test_a_graph_that_the_choice_of_an_edge_calls_goes_on_where_it_paused() -> None:
+    """It has the namespace that it had: the search for graphs that the body has called takes no number."""
+
+    def asks(state: State) -> State:
+        interrupt("go on?")
+        return {"log": ["asks"]}
+
+    def choice(state: State) -> str:
+        inner.invoke({"log": []})
+        return "after"
+
+    first = Spy("first")
+    parts = StateGraph(State)
+    parts.add_node("first", first)
+    parts.add_node("asks", asks)
+    parts.add_edge(START, "first")
+    parts.add_edge("first", "asks")
+    inner: Any = parts.compile()
+    builder = StateGraph(State)
+    builder.add_node("team", Spy("team"))
+    builder.add_node("after", Spy("after"))
+    builder.add_edge(START, "team")
+    builder.add_conditional_edges("team", choice, ["after"])
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("look", lambda history: True))
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    assert "__interrupt__" in app.invoke({"log": []}, thread("t"))
+    assert app.invoke(Command(resume="yes"), thread("t"))["log"] == ["team", "after"]
+    assert len(first.calls) == 1
+
+
 def test_a_subgraph_that_is_resumed_under_streamed_events_has_its_past() -> None:
     def asks(state: State) -> State:
         interrupt("go on?")
