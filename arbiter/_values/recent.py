@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TypeVar
+from typing import Any, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -21,3 +21,7 @@ class Recent(OrderedDict[K, V]):
         self.move_to_end(key)
         if len(self) > self._most:
             self.popitem(last=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For a copy: the base class would make one without `most`."""
+        return type(self), (self._most,), None, None, iter(self.items())
