@@ -358,6 +358,7 @@ def test_treatments_of_the_seed_profile_take_effect(id: str) -> None:
     assert (result.exposure["treatment"].nudges > 0) is (id != "debate-controversial")
 
 
+@pytest.mark.lengthy
 def test_interventions_that_can_never_fire_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     """`variety` waits for seven messages of an agent, who has six when the last of seven steps begins."""
     for steps, reports in ((7, 1), (8, 0)):

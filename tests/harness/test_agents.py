@@ -257,6 +257,7 @@ def test_other_messages_are_compared_as_groups_and_one_trajectory_by_its_size(cr
     assert {one["dimension"] for one in ilka["regressions"]} >= {"tone"}
 
 
+@pytest.mark.lengthy
 def test_each_agent_has_a_baseline_of_its_own_in_a_folder(crew: Path, scores: list[Any]) -> None:
     write_suite(gate={"baseline": "golden/"})
     assert "there is no baseline" in Said("run").out

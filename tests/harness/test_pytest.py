@@ -111,6 +111,7 @@ def test_a_broken_suite_is_an_error_with_its_place(files: pytest.Pytester) -> No
     assert "load_suite" not in broken  # no traceback
 
 
+@pytest.mark.lengthy
 def test_a_project_without_xdist_may_have_strict_markers(files: pytest.Pytester) -> None:
     strict = ["-p", "no:cacheprovider", "-p", "no:xdist", "--strict-markers"]
     assert files.runpytest_subprocess(*strict, "-k", "case-7").ret == pytest.ExitCode.OK

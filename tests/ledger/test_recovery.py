@@ -88,6 +88,7 @@ def test_a_thread_that_goes_on_after_a_kill_has_each_node_run_once(tmp_path: Pat
         assert (thread["thread_id"], thread["subject"], thread["outcome"]) == ("t", "ann", "completed")
 
 
+@pytest.mark.lengthy
 def test_recover_adds_what_is_missing_without_a_run(tmp_path: Path) -> None:
     """The entries have scores that rules had read, and no contents."""
     assert runs(tmp_path, 7) == -signal.SIGKILL

@@ -153,6 +153,7 @@ class SavesSlowly(InMemorySaver):
         return self.get_tuple(config)
 
 
+@pytest.mark.lengthy
 @MODES
 def test_branches_that_run_graphs_in_event_loops_of_their_own_wait_for_no_other_loop(mode: str) -> None:
     """A fork is saved in the background, so the inner nodes are the first to find the outer checkpoint."""
@@ -190,6 +191,7 @@ Does = st.sampled_from(["pays", "fails once", "asks too", "pays"])
 Answer = st.sampled_from([None, "approve", "reject", {"type": "edit", "input": {"amount": 99}}])
 
 
+@pytest.mark.lengthy
 @settings(max_examples=40, deadline=None)
 @given(
     does=st.lists(Does, min_size=1, max_size=4),

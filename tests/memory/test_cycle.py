@@ -216,6 +216,7 @@ def test_a_handler_that_raises_does_not_stop_the_others(mode: str, error: BaseEx
     assert statuses(item)["B"] == "failed"
 
 
+@pytest.mark.lengthy
 @MODES
 def test_slow_validates_and_handlers_time_out(mode: str) -> None:
     """A slow validate and a slow handler cost their time-outs, and the others run."""

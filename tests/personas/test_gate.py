@@ -308,6 +308,7 @@ def test_a_judge_that_fails_lets_the_dimension_pass(answer: Any, mode: str) -> N
     assert action.dimension_scores["adherence"].score == 8
 
 
+@pytest.mark.lengthy
 @MODES
 def test_a_dimension_that_fails_still_fails_beside_one_that_hangs(mode: str, hold: Hold) -> None:
     config = enabled("adherence", "fluency", judge_timeout=2, max_correction_attempts=0)

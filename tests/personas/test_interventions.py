@@ -1173,6 +1173,7 @@ def test_nudge_of_a_step_is_gone_in_the_next_unless_it_persists() -> None:
         assert one.evaluate([*SAID, AIMessage("Hi again", name="Pam")], step=2) == second
 
 
+@pytest.mark.lengthy
 def test_nudges_of_ten_thousand_conversations_are_kept(caplog: pytest.LogCaptureFixture) -> None:
     """Of more, the ones that have rested longest are dropped, and that is reported once."""
     one = Intervention(JIM, persist=True).set_functional_precondition(lambda t: not t[0].trajectory.events)
