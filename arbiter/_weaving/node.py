@@ -437,7 +437,8 @@ class NodeAttempt(NodeRun):
                 output = await node.body.ainvoke(input, config, **self._kwargs)
         finally:
             _reset_current(token)
-        await self._adopt_continued()
+        for place in self._continued():
+            self._adopt(place, await self.saver.aget_tuple(self._config_inside(place)))
         return output
 
     async def astream_body(self, buffered: bool) -> AsyncIterator[Any]:
@@ -451,7 +452,8 @@ class NodeAttempt(NodeRun):
                 _reset_current(token)
             except ValueError:  # an async generator may be closed in another context
                 _set_current(None)
-        await self._adopt_continued()
+        for place in self._continued():
+            self._adopt(place, await self.saver.aget_tuple(self._config_inside(place)))
 
     def without_effects(self, config: RunnableConfig) -> RunnableConfig:
         return without_effects(config)
@@ -624,10 +626,6 @@ class NodeAttempt(NodeRun):
         return [
             f"{place}{NS_SEP}{number}" if number else place for number in range(called) for place in places
         ]
-
-    async def _adopt_continued(self) -> None:
-        for place in self._continued():
-            self._adopt(place, await self.saver.aget_tuple(self._config_inside(place)))
 
     def _adopt(self, place: str, saved: Any) -> None:
         if saved is None:

@@ -112,12 +112,9 @@ class Judging:
     def count(self, queues: Iterable[EvaluatorQueue]) -> None:
         """Count what the target's evaluators ask judges by themselves, as in production, not on this way."""
         for queue in queues:
-            if queue.name in self.judges:
-                continue
-            counted = queue.evaluator.with_judges(lambda judge: _CountedJudge(self, judge))
-            for settings in _asked_by(queue.evaluator):
-                self.others[queue.name] = _identity(settings)
-                self._counted[queue] = counted
+            if queue.name not in self.judges and (asked := _asked_by(queue.evaluator)):
+                self.others[queue.name] = _identity(asked[-1])
+                self._counted[queue] = queue.evaluator.with_judges(lambda judge: _CountedJudge(self, judge))
 
     # Where a question belongs
 

@@ -312,8 +312,10 @@ def still_told(
 
 def _taken(field: StoredField, left: StoredField | None) -> StoredField | None:
     """What `left` lacks of a field: the whole field, or some parts of its list."""
-    if left is None or left == field:
-        return field if left is None else None
+    if left is None:
+        return field
+    if left == field:
+        return None
     return {**field, "value": [part for part in field["value"] if part not in left["value"]]}
 
 
