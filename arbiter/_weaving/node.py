@@ -85,6 +85,7 @@ from arbiter._weaving.channel import (
 )
 from arbiter._weaving.executions import info_of
 from arbiter._weaving.lcel import LcelSteps, ambient_before
+from arbiter._weaving.runtimes import copy_once
 from arbiter._weaving.stores import ReadOnlyStore
 from arbiter._weaving.tools import HeldTools
 from arbiter._weaving.watching import watched
@@ -241,6 +242,8 @@ class NodeAttempt(NodeRun):
         self._kwargs = kwargs
         settings = core.settings
         clock = settings.clock
+        if execution.run is None:
+            copy_once(conf)
         parent = _get_current()
         if parent is not None and parent.settings is settings:
             past = channel.past.inside(parent.past)

@@ -6,6 +6,7 @@ When one of these fails on a new LangGraph, the weaving has to be looked at befo
 from __future__ import annotations
 
 import asyncio
+from dataclasses import fields
 from typing import Any, cast
 
 import pytest
@@ -27,6 +28,7 @@ from langgraph.pregel import Pregel
 from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
 from langgraph.pregel._retry import _should_retry_on  # pyright: ignore[reportPrivateUsage]
 from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry, ChannelWriteTupleEntry
+from langgraph.runtime import ExecutionInfo, Runtime
 from langgraph.store.base.batch import AsyncBatchedBaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, RetryPolicy, interrupt
@@ -149,6 +151,45 @@ def test_config_of_a_task(mode: str) -> None:
     assert (metadata["langgraph_node"], metadata["langgraph_step"]) == ("body", 1)
     assert metadata["langgraph_path"] == ("__pregel_pull", "body")
     assert conf.get(_constants.CONFIG_KEY_RESUMING) in (None, False)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_loop_of_a_task_makes_the_runtimes_of_later_tasks(mode: str) -> None:
+    """The loop owns the function that schedules further tasks, and copies the runtime in its config for each
+    task: first with an `execution_info` of the task's own, then with the attempt, of which the number is last."""
+    copies: list[tuple[str, dict[str, Any]]] = []
+
+    class Watched(Runtime[Any]):
+        __slots__ = ()
+
+        def override(self, **overrides: Any) -> Runtime[Any]:
+            copies.append(("override", overrides))
+            return super().override(**overrides)
+
+        def patch_execution_info(self, **overrides: Any) -> Runtime[Any]:
+            copies.append(("patch", overrides))
+            return super().patch_execution_info(**overrides)
+
+    def a(state: Any, config: RunnableConfig) -> None:
+        call: Any = config["configurable"][_constants.CONFIG_KEY_CALL]
+        shared = call.keywords["schedule_task"].__self__.config[_constants.CONF]
+        known = shared[_constants.CONFIG_KEY_RUNTIME]
+        assert type(known) is cast(Any, Runtime)
+        values = {field.name: getattr(known, field.name) for field in fields(known)}
+        shared[_constants.CONFIG_KEY_RUNTIME] = Watched(**values)
+
+    graph = compiled(a, Spy("b"))
+    if mode == "sync":
+        graph.invoke({"log": []})
+    else:
+        asyncio.run(graph.ainvoke({"log": []}))
+    (of_task, made), *patches = copies
+    assert of_task == "override"
+    assert type(made["execution_info"]) is ExecutionInfo
+    assert [(how, *given) for how, given in patches] == [
+        ("patch", "node_first_attempt_time"),
+        ("patch", "node_attempt"),
+    ]
 
 
 def test_a_resume_says_so_and_its_answers_are_in_the_scratchpad() -> None:
