@@ -8,6 +8,7 @@ that everything was recorded.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 _PAGE = 2_000
+_MOST_RANGES = 10
+_log = logging.getLogger("arbiter")
 _PLACED = (*ITEMS, "execution")
 """The kinds of entries that name the graph."""
 
@@ -625,6 +628,16 @@ class Verifier:
                 self._add("anchor", None, None, f"{name} differs from the one in this database.")
             else:
                 self._is_signed_well(line, name)
+        if elsewhere and (missing := sorted(known.keys() - elsewhere.keys())):
+            newest = max(elsewhere)
+            cut = f" A cut of entries after anchor {newest} stays unnoticed." if missing[-1] > newest else ""
+            _log.warning(
+                "verify: of the %d anchors of this ledger, those given lack %d: %s.%s",
+                len(known),
+                len(missing),
+                _ranges(missing),
+                cut,
+            )
         # Counted by the heads, which the root covers: nothing checks the number of the last entry in an anchor.
         self.found.anchored = sum(
             max(min(heads_of.get(thread.ref, 0), thread.last_seq) - thread.gone_upto, 0)
@@ -724,6 +737,18 @@ def _alike(stored: Totals | None, counted: Totals | None, *, whole: bool) -> boo
     # The sum that was counted is the measure: an infinite one in the table would be near to every sum.
     is_near = abs(stored.total - counted.total) <= 1e-6 * max(1.0, abs(counted.total))
     return same and (stored.total == counted.total or is_near)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Rising numbers as "1 to 3, 7, 9 to 11", of which the first ranges are shown."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    shown = [str(first) if first == last else f"{first} to {last}" for first, last in ranges[:_MOST_RANGES]]
+    return ", ".join(shown) + (", ..." if len(ranges) > _MOST_RANGES else "")
 
 
 def _is_whole(name: Any) -> bool:

@@ -292,6 +292,28 @@ def test_a_file_without_an_anchor_is_reported(tmp_path: Path, caplog: pytest.Log
     assert "there is no anchor in those given" in caplog.text
 
 
+def test_anchors_that_are_not_among_those_given_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines: list[Any] = []
+    with recorded(tmp_path / "l.db", 0, anchors=lines.append) as ledger:
+        _, app = payments(ledger)
+        for number in range(5):
+            app.invoke({"amount": 1}, conf(f"t{number}"))
+            ledger.flush(60)
+            ledger.anchor()
+        assert ledger.verify(anchors=lines)
+        assert not caplog.messages
+        assert ledger.verify(anchors=[lines[2], lines[4]])
+        assert caplog.messages == ["verify: of the 5 anchors of this ledger, those given lack 3: 1 to 2, 4."]
+        caplog.clear()
+        assert ledger.verify(anchors=lines[:3])
+        assert caplog.messages == [
+            "verify: of the 5 anchors of this ledger, those given lack 2: 4 to 5. "
+            "A cut of entries after anchor 3 stays unnoticed."
+        ]
+
+
 def test_a_forged_anchor_covers_no_more_entries(tmp_path: Path) -> None:
     """An edit of the entry up to which the newest anchor reaches does not make later entries count as anchored."""
     with recorded(tmp_path / "l.db", 1) as ledger:
