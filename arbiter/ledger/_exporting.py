@@ -20,6 +20,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import os
 import tempfile
 import time
@@ -34,9 +35,11 @@ import orjson
 from arbiter.errors import ConfigurationError
 from arbiter.history import HistoryItem
 from arbiter.ledger._chain import canonical
+from arbiter.ledger._entries import ITEMS
 from arbiter.ledger._queries import Queries
 from arbiter.ledger._stored import Row, records_of
 
+_log = logging.getLogger("arbiter")
 VERSION = 1
 _THREADS = 500
 _ENTRIES = 1_000
@@ -244,8 +247,11 @@ class FileRecords:
     def texts(self, digests: Collection[str]) -> Sequence[Text]:
         return [self._texts[digest] for digest in digests if digest in self._texts]
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Add a line. Raises `LookupError`, `TypeError` or `ValueError` for one that has not this form."""
+    def add(self, row: Mapping[str, Any]) -> str:
+        """Add a line. Returns what is missing before it, or "".
+
+        Raises `LookupError`, `TypeError` or `ValueError` for a line that has not this form.
+        """
         match row["row"]:
             case "ledger":
                 if row["v"] != VERSION:
@@ -257,26 +263,49 @@ class FileRecords:
                 names = {name: row[name] for name in ("ref", "thread_id", "subject", "graph")}
                 self._threads.setdefault(row["ref"], RecordedThread(**names, rows=[]))
             case "entry":
+                if row["ref"] not in self._threads:
+                    raise ValueError(f"the line of its thread {row['ref']!r} is missing before it")
                 thread = self._threads[row["ref"]]
                 rows: Any = thread.rows
                 body, contents = _checked(row["body"]), row["contents"]
                 text = None if contents is None else orjson.dumps(contents).decode()
+                missing = self._missing(thread, body)
                 rows.append(Row(canonical(body).decode(), text, thread.thread_id or thread.ref, body["seq"]))
+                return missing
             case other:
                 raise ValueError(f"its row is {other!r}")
+        return ""
+
+    def _missing(self, thread: RecordedThread, body: Mapping[str, Any]) -> str:
+        last, seq = thread.rows[-1].seq if thread.rows else 0, body["seq"]
+        of = f"of thread {thread.thread_id or thread.ref!r}"
+        if seq <= last:
+            return f"entry {seq} {of} comes after entry {last}: lines were moved or repeated"
+        # What was pruned is gone, and an entry says so.
+        if seq > last + 1 and (last or body["kind"] != "pruned"):
+            entries = f"entry {seq - 1}" if seq == last + 2 else f"entries {last + 1} to {seq - 1}"
+            return f"{entries} {of} should come before it"
+        for name, kind in (("rules", "constitution"), ("graph", "graph")):
+            digest = body.get(name) if body["kind"] in ITEMS else None
+            if digest is not None and digest not in self._texts:
+                return f"the {kind} {str(digest)[:12]} of entry {seq} {of} should come before it"
+        return ""
 
 
 def read_records(path: str | os.PathLike[str]) -> FileRecords:
     """The records in a file that `arbiter export --to jsonl` wrote.
 
-    Raises `ConfigurationError` with the number of a line that is wrong, and for a file without a ledger.
+    Logs the first line before which others are missing. Raises `ConfigurationError` with the number of a line that
+    is wrong, and for a file without a ledger.
     """
     records = FileRecords()
+    missing: list[str] = []
     try:
         with Path(path).open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 try:
-                    records.add(orjson.loads(line))
+                    if found := records.add(orjson.loads(line)):
+                        missing.append(f"{os.fspath(path)}:{number}: {found}")
                     if not records.uuid:
                         raise ValueError("the first line names no ledger")
                 except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -288,6 +317,13 @@ def read_records(path: str | os.PathLike[str]) -> FileRecords:
     if not records.uuid:
         raise ConfigurationError(
             f"{os.fspath(path)!r} is empty; expected a file of 'arbiter export --to jsonl'."
+        )
+    if missing:
+        more = f" ({len(missing) - 1} more such lines)" if missing[1:] else ""
+        _log.warning(
+            "%s.%s The file is not as it was exported; decisions may differ or be unknown for that.",
+            missing[0],
+            more,
         )
     return records
 
@@ -308,13 +344,10 @@ def csv_lines(records: Records, evaluators: Sequence[str], *, since: int | None 
     """
     yield _csv([*COLUMNS, *(f"score {name}" for name in evaluators)])
     for thread in records.threads():
-        bodies = [body for row in thread.rows if (body := row.parsed()[0])["kind"] in _ITEMS]
+        bodies = [body for row in thread.rows if (body := row.parsed()[0])["kind"] in ITEMS]
         for body, record in zip(bodies, records_of(thread.rows), strict=True):
             if since is None or body["at"] >= since:
                 yield _csv(_cells(thread, body, HistoryItem(record), evaluators))
-
-
-_ITEMS = ("item", "recovered")
 
 
 def _cells(

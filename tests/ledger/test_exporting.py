@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,60 @@ def test_an_invalid_line_is_named(tmp_path: Path, line: str, problem: str) -> No
     (tmp_path / "f").write_text(f'{{"row": "ledger", "v": 1, "uuid": "u"}}\n{line}\n')
     with pytest.raises(ConfigurationError, match=problem):
         read_records(tmp_path / "f")
+
+
+def without(*places: int) -> Callable[[list[str]], list[str]]:
+    return lambda lines: [line for place, line in enumerate(lines) if place not in places]
+
+
+def swapped(lines: list[str]) -> list[str]:
+    return [*lines[:3], lines[4], lines[3], *lines[5:]]
+
+
+def repeated(lines: list[str]) -> list[str]:
+    return [*lines, lines[-1]]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (without(4), "f:5: entry 2 of thread .* should come before it. The file"),
+        (without(3, 4), "f:4: entries 1 to 2 of thread .* should come before it. The file"),
+        (swapped, "f:4: entry 1 of .*more such lines"),
+        (repeated, "comes after entry .: lines were moved or repeated. The file"),
+        (without(1), "f:3: the graph .* of entry 1 of thread"),
+    ],
+    ids=["cut", "without its begin", "swapped", "repeated", "without a graph"],
+)
+def test_a_file_that_lacks_lines_is_read_and_the_place_is_logged(
+    ledger: Ledger,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    change: Callable[[list[str]], list[str]],
+    problem: str,
+) -> None:
+    lines = [*JsonLines(ledger.records()).all()]
+    assert [json.loads(line)["row"] for line in lines[:4]] == ["ledger", "graph", "thread", "entry"]
+    (tmp_path / "f").write_text("".join(lines))
+    read_records(tmp_path / "f")
+    assert not caplog.messages
+    (tmp_path / "f").write_text("".join(change(lines)))
+    read_records(tmp_path / "f")
+    assert re.search(problem, caplog.text)
+
+
+def test_a_file_from_which_threads_were_pruned_lacks_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Ledger(tmp_path / "l.db", clock=lambda: 2e9) as ledger:
+        _, app = payments(ledger)
+        app.invoke({"amount": 1}, conf("t0"))
+        assert ledger.prune(1).threads == 1
+        app.invoke({"amount": 1}, conf("t0"))
+        ledger.flush(60)
+        (tmp_path / "f").write_text("".join(JsonLines(ledger.records()).all()))
+    assert len([*read_records(tmp_path / "f").threads()]) == 2
+    assert not caplog.messages
 
 
 def test_a_file_without_a_ledger_is_refused(tmp_path: Path) -> None:
