@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_QUERY = re.compile(r"\?\w+=")
 _PASSWORD = re.compile(r"(://[^:/?@]*:)[^/?]*@|([?&]password=)[^&]*")
 
 
@@ -90,6 +91,11 @@ def url_of(where: str | os.PathLike[str], schema: Schema) -> str:
     if not _SCHEME.match(text):
         return f"sqlite:///{text}"
     if text.startswith("sqlite:///"):
+        if _QUERY.search(text):
+            raise schema.unavailable(
+                f"cannot open {shown(text)!r}: a URL of SQLite takes no options here. Write "
+                f"{shown(text.partition('?')[0])!r}; a file with a '?' in its name is given by its path."
+            )
         return text
     scheme, _, rest = text.partition("://")
     if scheme in ("postgresql", "postgres", "postgresql+psycopg"):

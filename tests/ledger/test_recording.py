@@ -803,17 +803,23 @@ def test_any_time_of_a_clock_verifies(tmp_path: Path, now: float) -> None:
         ("postgresql://user:hid@den@localhost/x", r"'postgresql://user:\*\*\*@localhost/x': .* Write %40"),
         ("postgresql://localhost:1/x?password=hidden&user=a", r"localhost:1/x\?password=\*\*\*&user=a'"),
         ("postgresql://user:hidden@localhost:port/x", "cannot open"),
+        ("sqlite:///x.db?mode=ro", "takes no options here. Write 'sqlite:///x.db'"),
+        ("sqlite:///x.db?password=hidden", r"x.db\?password=\*\*\*.: a URL of SQLite takes no options"),
         ("", "cannot open '': expected a path"),
         ("a\0b", "embedded null byte"),
         ("a" * 300, "File name too long"),
     ],
     ids=lambda each: str(each)[:30].replace("\0", ""),
 )
-def test_a_ledger_that_cannot_be_opened_says_why_in_a_sentence(where: str, problem: str) -> None:
+def test_a_ledger_that_cannot_be_opened_says_why_in_a_sentence(
+    where: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(LedgerUnavailable, match=problem) as raised:
         Ledger(where)
     assert "hidden" not in str(raised.value)
     assert "den@" not in str(raised.value)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(
