@@ -131,13 +131,18 @@ class Key:
         return True
 
 
-def key_from(given: bytes | str | None) -> Key | None:
-    """The key that signs; texts are PEM or taken as UTF-8. Raises `ConfigurationError` for a public key."""
-    if given is None:
-        return None
+def key_of(given: bytes | str) -> Key:
+    """A key; texts are PEM or taken as UTF-8. Raises `ConfigurationError` for anything else."""
     if not isinstance(cast(Any, given), bytes | str):
         raise ConfigurationError(f"key: expected bytes or a text, got {type(given).__name__}.")
-    key = Key(given.encode() if isinstance(given, str) else given)
+    return Key(given.encode() if isinstance(given, str) else given)
+
+
+def key_from(given: bytes | str | None) -> Key | None:
+    """The key that signs. Raises `ConfigurationError` for a public key."""
+    if given is None:
+        return None
+    key = key_of(given)
     if not key.can_sign:
         raise ConfigurationError(
             f"the ledger's key {key.id} is a public key, which cannot sign anchors; give the Ed25519 private key. "
@@ -216,9 +221,9 @@ def read_anchors(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return found
 
 
-def is_anchor(line: Mapping[str, Any]) -> bool:
+def is_anchor(line: Any) -> bool:
     """True if the line has the parts of an anchor."""
-    return all(type(line.get(name)) is kind for name, kind in _FORM.items())
+    return isinstance(line, Mapping) and all(type(line.get(name)) is kind for name, kind in _FORM.items())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
 
 
 _FORM = {"v": int, "ledger": str, "n": int, "upto": int, "root": str}

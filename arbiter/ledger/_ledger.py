@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args
 
 from arbiter._databases import open_database, shown
 from arbiter._threads.deadlines import start
@@ -37,6 +38,7 @@ from arbiter.ledger._anchors import (
     anchor_hash,
     is_anchor,
     key_from,
+    key_of,
     merkle_root,
     read_anchors,
     signed_part,
@@ -207,6 +209,7 @@ class Ledger:
 
         False if `timeout` seconds were not enough.
         """
+        _expect("timeout", timeout, "seconds, or None", timeout is None or _is_real(timeout))
         until = None if timeout is None else time.monotonic() + min(timeout, threading.TIMEOUT_MAX / 2)
         judged = True
         for recording in list(self._recordings):
@@ -323,6 +326,7 @@ class Ledger:
         The database is asked every `every` seconds. Evaluations that end after their node run was committed
         are in no later part. Raises `ConfigurationError` for an unknown thread.
         """
+        checked_number("Ledger.follow", "every", every, low=0)
         rows = self._queries.thread(thread_id)
         after = 0
         while True:
@@ -337,6 +341,7 @@ class Ledger:
 
         A thread that goes on between two pages moves to the front, and is on none of the next ones.
         """
+        _expect("subject", subject, "a text", subject is None or isinstance(cast(Any, subject), str))
         begin, end = span(since, until, datetime.fromtimestamp(self._clock(), UTC))
         return Threads(
             self._queries,
@@ -443,6 +448,8 @@ class Ledger:
         """
         if (thread_id is None) == (subject is None):
             raise ConfigurationError("erase: give either thread_id or subject.")
+        _expect("subject", subject, "a text", subject is None or isinstance(cast(Any, subject), str))
+        thread_id = None if thread_id is None else str(thread_id)
         if not _is_text(reason):
             raise ConfigurationError("erase: give a reason; it is kept with the entry that says so.")
         if checkpointer is not None and not hasattr(checkpointer, "delete_thread"):
@@ -590,6 +597,8 @@ class Ledger:
         """
         from arbiter.ledger.replaying._replay import replay
 
+        is_list = isinstance(threads, Collection) and not isinstance(threads, str)
+        _expect("threads", threads, "a list of thread ids", threads is None or is_list)
         self.flush(30)
         begin, end = span(since, until, datetime.fromtimestamp(self._clock(), UTC))
         return replay(
@@ -622,10 +631,12 @@ class Ledger:
         thread, for a line that is not an anchor, and for anchors of another ledger.
         """
         given = (keys,) if isinstance(keys, str | bytes) else keys
-        known = [Key(key.encode() if isinstance(key, str) else key) for key in given]
+        _expect("keys", given, "a list of keys", isinstance(cast(Any, given), Iterable))
+        known = [key_of(key) for key in given]
         if not known and self._key is not None:
             known = [self._key]
         lines = read_anchors(anchors) if isinstance(anchors, str | os.PathLike) else (anchors or ())
+        _expect("anchors", lines, "a file, or a list of anchors", isinstance(cast(Any, lines), Iterable))
         if anchors is not None and not lines:
             _log.warning(
                 "verify: there is no anchor in those given; a cut of the newest entries stays unnoticed."
@@ -731,6 +742,10 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real)
+
+
 def _warn(sentence: str) -> None:
     """Warn the caller of the ledger's method; of nothing if the sentence is empty."""
     if sentence:
@@ -752,6 +767,7 @@ class _Pages(Generic[T]):
         It looks at a bounded number of entries, so it may hold fewer answers than there are, and still name a
         next page. With `seconds`, it goes on until it is full or the time is over.
         """
+        _expect("seconds", seconds, "a number", _is_real(seconds))
         page, until = self._page(limit, after), time.monotonic() + seconds
         while page.next is not None and len(page) < limit and time.monotonic() < until:
             more = self._page(limit - len(page), page.next)

@@ -96,6 +96,11 @@ def span(since: When, until: When, now: datetime) -> tuple[int | None, int | Non
     return begin, end
 
 
+def check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name}: expected a text, got {value!r:.80}.")
+
+
 def _check_limit(limit: int) -> None:
     if not isinstance(cast(Any, limit), int) or not 1 <= limit <= 1000:
         raise ConfigurationError(f"limit: expected 1 to 1000, got {limit!r}.")
@@ -120,6 +125,11 @@ class Filter:
     until: int | None = None
     order: Order = "newest"
     attempts: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("thread_id", "run", "subject", *get_args(Named)):
+            if (value := getattr(self, name)) is not None:
+                check_text(name, value)
 
 
 @dataclass(slots=True)
@@ -439,8 +449,9 @@ class Queries:
 
         Raises `ConfigurationError` for a thread that is not there.
         """
+        check_text("thread_id", name)
         marks = f"thread_id = {self.mark} OR ref = {self.mark}"
-        found = list(self.rows(f"SELECT id FROM threads WHERE {marks} ORDER BY id", [storable(name)] * 2))
+        found = list(self.rows(f"SELECT id FROM threads WHERE {marks}", [storable(name)] * 2))
         if not found and _REF.match(name):
             found = list(self.rows(f"SELECT id FROM threads WHERE ref LIKE {self.mark}", [f"{name}%"]))
         if len(found) == 1:
@@ -616,11 +627,11 @@ class Queries:
         kinds = ("items", "node", "instruction", "status", "verdict", "policy", "evaluator", "outcome")
         if by not in kinds:
             raise ConfigurationError(
-                f"by: expected one of {', '.join(kinds)}, got {by!r}.{nearest(by, kinds)}"
+                f"by: expected one of {', '.join(kinds)}, got {by!r}.{nearest(str(by), kinds)}"
             )
-        size = {"hour": 1, "day": 24, None: 0}.get(every, -1)
-        if size < 0:
+        if every not in ("hour", "day", None):
             raise ConfigurationError(f"every: expected 'hour', 'day' or None, got {every!r}.")
+        size = {"hour": 1, "day": 24, None: 0}[every]
         query = _Query(self.mark)
         query.add("kind = ?", by)
         if since is not None:
@@ -650,6 +661,7 @@ class Queries:
         self, evaluator: str, *, every: Literal["hour", "day"] | None = "hour", since: int | None = None
     ) -> list[dict[str, Any]]:
         """Number, mean, least and most of an evaluator's scores in each hour or day, and how often it gave none."""
+        check_text("evaluator", evaluator)
         merged: dict[Any, dict[str, Totals]] = defaultdict(lambda: defaultdict(Totals))
         evaluator = self.recorded("evaluator", evaluator)
         for part in self.counts("evaluator", every=every, since=since):

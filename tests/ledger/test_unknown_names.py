@@ -67,6 +67,42 @@ def test_an_unknown_kind_of_names_is_an_error(ledger: Ledger) -> None:
         ledger.names(kind)
 
 
+@pytest.mark.parametrize(
+    ("method", "given", "said"),
+    [
+        ("flush", {"timeout": "x"}, "timeout: expected seconds, or None, got 'x'"),
+        ("items", {"thread_id": 5}, "thread_id: expected a text, got 5"),
+        ("items", {"run": ["a"]}, r"run: expected a text, got \['a'\]"),
+        ("items", {"node": 5}, "node: expected a text, got 5"),
+        ("items", {"instruction": 5}, "instruction: expected a text, got 5"),
+        ("items", {"policy": b"x"}, "policy: expected a text, got b'x'"),
+        ("items", {"evaluator": {}}, "evaluator: expected a text, got {}"),
+        ("items", {"subject": 5}, "subject: expected a text, got 5"),
+        ("history", {"thread_id": 5}, "thread_id: expected a text, got 5"),
+        ("follow", {"thread_id": ["a"]}, "thread_id: expected a text"),
+        ("follow", {"thread_id": "t0", "every": "x"}, "every: expected a number from 0, got 'x'"),
+        ("records", {"thread_id": 5}, "thread_id: expected a text, got 5"),
+        ("executions", {"thread_id": 5}, "thread_id: expected a text, got 5"),
+        ("threads", {"subject": 5}, "subject: expected a text, got 5"),
+        ("erase", {"subject": 5, "reason": "x"}, "subject: expected a text, got 5"),
+        ("counts", {"by": 5}, "by: expected one of items, .*, got 5"),
+        ("scores", {"evaluator": 5}, "evaluator: expected a text, got 5"),
+        ("scores", {"evaluator": "score", "every": []}, r"every: expected 'hour', 'day' or None, got \[\]"),
+        ("verify", {"thread_id": 5}, "thread_id: expected a text, got 5"),
+        ("verify", {"keys": 5}, "keys: expected a list of keys, got 5"),
+        ("verify", {"keys": [5]}, "key: expected bytes or a text, got int"),
+        ("verify", {"anchors": 5}, "anchors: expected a file, or a list of anchors, got 5"),
+        ("verify", {"anchors": ["a"]}, "anchors: expected lines of a ledger, got 'a'"),
+        ("replay", {"source": ".", "threads": "t0"}, "threads: expected a list of thread ids, got 't0'"),
+    ],
+)
+def test_an_argument_of_another_type_is_a_sentence(
+    ledger: Ledger, method: str, given: Any, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        list(getattr(ledger, method)(**given))
+
+
 def test_erasing_an_unknown_name_is_a_warning(tmp_path: Path) -> None:
     """A typing mistake in a request for erasure must not look like a success."""
     with recorded(tmp_path / "l.db") as ledger:
