@@ -10,7 +10,7 @@ spans. The environment says where they go, as for every OpenTelemetry exporter.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -57,8 +57,8 @@ class _Execution:
     id: str
     own: Body | None = None
     """The entry of its end; None if its process was killed."""
-    items: list[tuple[Body, Mapping[str, Any]]] = field(default_factory=list[tuple[Body, Mapping[str, Any]]])
-    """Its node runs, with their contents."""
+    items: list[tuple[Body, Sequence[str]]] = field(default_factory=list[tuple[Body, Sequence[str]]])
+    """Its node runs, with the types of their errors."""
     judged: dict[str, list[Body]] = field(default_factory=dict[str, list[Body]])
     """The evaluations that ended after their node runs, by the keys of these."""
 
@@ -156,7 +156,8 @@ def _executions(thread: RecordedThread) -> list[_Execution]:
             if kind == "execution":
                 execution.own = body
             else:
-                execution.items.append((body, contents or {}))
+                # Only this of the contents: they may be many times as long as the bodies.
+                execution.items.append((body, (contents or {}).get("error_types") or ()))
     return [*found.values()]
 
 
@@ -225,14 +226,14 @@ def _spans(
         end_time=end * 1000,
         instrumentation_scope=_SCOPE,
     )
-    for body, contents in execution.items:
+    for body, errors in execution.items:
         context = spans[body["key"]]
-        yield _node(body, contents, context, around[body["key"]] or root, resource, context.span_id in nested)
+        yield _node(body, errors, context, around[body["key"]] or root, resource, context.span_id in nested)
 
 
 def _node(
     body: Body,
-    contents: Mapping[str, Any],
+    errors: Sequence[str],
     context: SpanContext,
     parent: SpanContext,
     resource: Resource,
@@ -258,7 +259,7 @@ def _node(
         names.REDIRECTED_TO: target,
     }
     if status == "failed":
-        attributes[names.ERROR_TYPE] = next(iter(contents.get("error_types") or ()), "_OTHER")
+        attributes[names.ERROR_TYPE] = next(iter(errors), "_OTHER")
     start, took = times_of(body)
     begin = round(start * 1e6) * 1000
     return ReadableSpan(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
+import tracemalloc
 from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -251,3 +252,21 @@ def test_the_command_sends_spans_and_log_records(tmp_path: Path, collector: Coll
     assert len(collector.spans) == 9
     done = subprocess.run([*command, "--since", "2200-01-01"], capture_output=True, text=True, check=True)
     assert done.stdout == "sent 0 spans and 0 log records\n"
+
+
+def test_sending_a_thread_keeps_no_contents_of_its_node_runs(tmp_path: Path) -> None:
+    """A thread may have gigabytes of contents; parsed, they take many times as much memory."""
+    with Ledger(tmp_path / "l.db", states="full") as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("a"), Spy("b")))
+        for _ in range(20):
+            app.invoke({"log": ["xy"] * 2_000}, {"configurable": {"thread_id": "t"}})
+        assert ledger.flush(60)
+        (thread,) = ledger.records().threads()
+        size = sum(len(row.body) + len(row.contents or "") for row in thread.rows)
+        tracemalloc.start()
+        try:
+            send_recorded(ledger.records(), spans=InMemorySpanExporter(), logs=InMemoryLogRecordExporter())
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 4 * size
