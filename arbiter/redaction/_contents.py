@@ -73,7 +73,11 @@ class ContentRedactor:
         folded = dumped.lower()
         if any(map(folded.__contains__, self._signs)):
             return False
-        return not found_in(dumped, self._detect)
+        looked_at = [dumped]
+        if "spoken" in self._detect:  # it reads lines: each text is one, and each text of JSON in a text
+            lines = dumped.replace('\\"', "\0").replace('"', "\n")
+            looked_at = [lines.replace("\0", '"'), lines.replace("\0", "\n")]
+        return not any(found_in(_unescaped(text), self._detect) for text in looked_at)
 
     def redact(self, value: Any, path: Path = ()) -> Any:
         """`value` redacted. Never raises."""
@@ -146,6 +150,14 @@ class ContentRedactor:
 def _sign_of(name: str) -> str:
     """The longest part of a pattern that is in all names that fit it, without case."""
     return max(split(r"[*?]|\[.*?\]", name), key=len).casefold()
+
+
+def _unescaped(dumped: str) -> str:
+    """Texts as they are, from their JSON: a letter in the place of a line's end would hide what begins after it."""
+    if "\\" in dumped:
+        for escaped, char in (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"), ('\\"', '"')):
+            dumped = dumped.replace(escaped, char)
+    return dumped
 
 
 def _json_in(text: str) -> Any:

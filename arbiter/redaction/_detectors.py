@@ -42,6 +42,7 @@ _BY_NAME: dict[str, Callable[[str, str, int], Iterator[Range]]] = {
     "emails": lambda text, folded, digits: _all(_EMAIL, text) if "@" in text else iter(()),
     "phones": lambda text, folded, digits: _all(_PHONE, text) if digits >= 7 else iter(()),
 }
+_ESCAPED = ("\\n", "\\r", "\\t", "\\b", "\\f")
 MOST = 64
 """Findings of a detector in one text; from the last one on, all of the text counts as one."""
 DETECTORS: Final = tuple(_BY_NAME)
@@ -51,8 +52,12 @@ DETECTORS: Final = tuple(_BY_NAME)
 def found_in(text: str, detect: Collection[str]) -> list[Found]:
     """The findings of the detectors `detect` in `text`, in the order of their start; ranges may overlap.
 
-    The text is read as it is: without removing invisible characters, and at any length.
+    The text is read as it is: without removing invisible characters, and at any length. Escaped ends of lines and
+    tabs, as in the printed form of a text, count as blanks.
     """
+    if "\\" in text:
+        for escaped in _ESCAPED:
+            text = text.replace(escaped, "  ")
     folded, digits = _folded(text), digits_in(text)
     found: list[Found] = []
     for name in detect:

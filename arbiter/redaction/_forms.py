@@ -26,7 +26,7 @@ _URL = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{1,200}:[^\s/@]{1,200}@",
 BY_SIGN: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
     ("-", ("-----begin",), _PRIVATE),
     (":", ("://",), _URL),
-    (" ", ("bearer", "basic"), _HEADER),
+    ("", ("bearer", "basic"), _HEADER),
     (".", ("eyj",), _JWT),
     ("", ("akia", "asia", "agpa", "aroa", "aida"), _AWS),
     ("-", ("sk-", "pk-", "rk-", "whsec-", "glpat-", "pypi-", "xox"), _TOKENS),

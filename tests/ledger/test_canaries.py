@@ -25,7 +25,7 @@ from arbiter import (
 )
 from arbiter.ledger import Ledger
 from tests.ledger.ledger_support import conf, sql
-from tests.support import MODES, Check, Judge, Route, chain, run
+from tests.support import MODES, Check, Judge, Route, Spy, chain, run
 from tests.telemetry.test_spans import Kept
 
 CANARY = "canary7431"
@@ -179,3 +179,14 @@ def test_no_secret_is_in_a_byte_that_the_ledger_leaves(
 def _rows(folder: Path, statement: str) -> list[Any]:
     with sql(folder / "l.db") as select:
         return select(statement)
+
+
+@pytest.mark.parametrize("end", ["\n", "\t", "\r"], ids=repr)
+def test_a_secret_that_begins_a_line_is_not_stored(tmp_path: Path, end: str) -> None:
+    """Also if nothing else in the run has a sign of a secret."""
+    with Ledger(tmp_path / "l.db") as ledger:
+        ArbiterOS(ledger=ledger).govern(chain(Spy("a"))).invoke({"log": [f"first line{end}{FORM}"]})
+        assert ledger.flush(60)
+        (item,) = ledger.items()
+        assert item.input_state["log"] == [f"first line{end}[secret: secrets]"]
+    assert not [path for path in tmp_path.iterdir() if CANARY.encode() in path.read_bytes()]

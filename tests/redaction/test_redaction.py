@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from time import process_time
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from arbiter._values.normal import normalized
 from arbiter.errors import ParameterError
 from arbiter.evaluators._consistency import similarity
-from arbiter.redaction import DETECTORS, SecretRedactor, found_in
+from arbiter.redaction import DETECTORS, ContentRedactor, SecretRedactor, found_in
 from arbiter.redaction._forms import BY_SIGN, keys_in
 from arbiter.redaction._numbers import cards_in, ibans_in
 from arbiter.redaction._spoken import SIGNS, TABLE
@@ -121,6 +122,12 @@ Our WLAN key hangs in the hall. The key to room 12b is lost. User stories: login
 User is 34 / from Oslo. User is allergic to nuts / gluten. The user was born 3/4/1990. Account was opened 3/2019.
 I work in accounts: payable / receivable. Pass me the salt: it is over there.
 """.splitlines()
+TOKENS = (
+    "glpat-abcdefgh12345", "hf_abcdefghij", "npm_abcdefghij", "pypi-abcdefghij", "xoxb-1234567890",
+    "ya29.abcdefghij", "SG.abcdefghij", "AIzaSyabcdefghij", "EAACabcdefghij", "github_pat_abcdefghij",
+    "dop_v1_abcdefgh", "shpat_abcdefghij", "whsec_test_abc", "rk_live_abc", "sk-abcdefgh",
+    "Authorization: Bearer abcdef123456ghijkl", "https://user:pw@host/",
+)  # fmt: skip
 ALL = ("secrets", "cards", "papers", "spoken")
 OURS = SecretRedactor(ALL)
 
@@ -130,6 +137,30 @@ def test_a_secret_is_replaced(text: str) -> None:
     shown = OURS.redact(text)
     assert shown != text
     assert "[secret: " in shown
+
+
+@pytest.mark.parametrize("before", ["see\n", "see\t", "see\r", "\n"], ids=repr)
+def test_a_secret_at_the_begin_of_a_line_is_replaced(before: str) -> None:
+    """Also in a text as Python prints it, where a letter stands for the end of the line."""
+    for text in (before + secret for secret in (*SECRETS, *TOKENS)):
+        assert "[secret: " in OURS.redact(text), text
+        assert "[secret: " in OURS.redact(repr(text)), text
+
+
+_PARTS = st.one_of(
+    st.sampled_from([*SECRETS, *TOLD, *TOKENS, *NOT_TOLD, "4111 1111 1111 1111", "DE89370400440532013000"]),
+    st.sampled_from(["\n", "\t", "\r", '"', "'", "\\", " ", ": ", "a", "7", "\b", "{", "\\n"]),
+)
+
+
+@given(st.lists(_PARTS, min_size=1, max_size=4).map("".join))
+def test_what_is_taken_for_clean_at_a_first_look_has_nothing_to_redact(text: str) -> None:
+    """The first look is at the JSON of contents, the second at each text."""
+    for detect in (("secrets", "cards"), ALL):
+        redactor = ContentRedactor(detect=detect)
+        for value in ([text], {"a": text}, {text: 1}, [json.dumps({"a": text})]):
+            if redactor.is_clean(json.dumps(value)):
+                assert redactor.redact(value) == value
 
 
 @pytest.mark.parametrize("text", TOLD)
@@ -205,12 +236,7 @@ def test_a_card_after_a_full_stop_is_found(before: str) -> None:
 
 
 def test_tokens_of_providers_are_found() -> None:
-    for text in (
-        "glpat-abcdefgh12345", "hf_abcdefghij", "npm_abcdefghij", "pypi-abcdefghij", "xoxb-1234567890",
-        "ya29.abcdefghij", "SG.abcdefghij", "AIzaSyabcdefghij", "EAACabcdefghij", "github_pat_abcdefghij",
-        "dop_v1_abcdefgh", "shpat_abcdefghij", "whsec_test_abc", "rk_live_abc", "sk-abcdefgh",
-        "Authorization: Bearer abcdef123456ghijkl", "https://user:pw@host/",
-    ):  # fmt: skip
+    for text in TOKENS:
         assert list(keys_in(text, text.lower())), text
 
 
