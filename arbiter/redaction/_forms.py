@@ -21,11 +21,34 @@ _AWS = re.compile(r"\b(?:AKIA|ASIA|AGPA|AROA|AIDA)[A-Z0-9]{12,}")
 # A part that is no JWT is read once: the next attempt begins after the run of its characters.
 _JWT = re.compile(r"(?<![\w-])eyJ[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+)?")
 _HEADER = re.compile(r"\b(?:bearer|basic)\s{1,8}(?=\S{0,4000}\d)[\w.~+/-]{12,}+=*+", re.IGNORECASE)
-_URL = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{1,200}:[^\s/@]{1,200}@", re.IGNORECASE)
+_URL = re.compile(
+    r"\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{0,200}:[^\s/@]{1,200}@(?:[^\s/:@?#,;\"'<>()]{1,200}@)?",
+    re.IGNORECASE,
+)
+# Of letters and digits: the names of variables and of settings are no secrets.
+_ASSIGNED = re.compile(
+    r"""(?:password|passwd|passphrase|pwd|secret|token|(?:api|access|private|secret|account)[_-]?key)=
+    (?=[^\s"'&;,<>(){}\[\]|\\]{0,100}[0-9])(?=[^\s"'&;,<>(){}\[\]|\\]{0,100}[a-z])(?![\w.]{0,100}\()
+    (?P<told>[^\s"'&;,<>(){}\[\]|\\$%`*.][^\s"'&;,<>(){}\[\]|\\`]{5,400})
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+# A password as the value of an option. A variable, or a place to fill in, is none.
+_ARGUMENTS = r"(?=\s)(?:[^\n|;&]|\\\n|&(?=\w)){0,150}?\s"
+_COMMANDS = re.compile(
+    rf"""\b(?:(?:(?:mysql|mariadb)[\w-]{{0,20}}{_ARGUMENTS}-p | sshpass\s{{1,4}}-p\s{{0,4}}) (?P<a>\\{{0,7}}["'])?
+    | curl{_ARGUMENTS}(?:-u\s{{0,4}}|--(?:proxy-)?user[\s=]{{1,4}}) (?P<b>\\{{0,7}}["'])? [^\s:"'`$<>]{{1,64}}:)
+    (?![$<{{(\[%*.])
+    (?P<told>(?(a)[^"'\n\\]{{3,200}} | (?(b)[^"'\n\\]{{3,200}} | [^\s"'`&|;<>(){{}}\[\]\\]{{3,200}})))
+    """,
+    re.VERBOSE,
+)
 
 BY_SIGN: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
     ("-", ("-----begin",), _PRIVATE),
     (":", ("://",), _URL),
+    ("-", ("mysql", "mariadb", "sshpass", "curl"), _COMMANDS),
+    ("=", ("password=", "passwd=", "passphrase=", "pwd=", "secret=", "token=", "key="), _ASSIGNED),
     ("", ("bearer", "basic"), _HEADER),
     (".", ("eyj",), _JWT),
     ("", ("akia", "asia", "agpa", "aroa", "aida"), _AWS),
@@ -47,4 +70,4 @@ def keys_in(text: str, folded: str) -> Iterator[tuple[int, int]]:
         if any(map(folded.__contains__, signs)):
             searched.add(id(pattern))
             for match in pattern.finditer(text):
-                yield match.span()
+                yield match.span(match.lastgroup or 0)

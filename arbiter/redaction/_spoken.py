@@ -14,16 +14,17 @@ from itertools import count, islice
 from typing import Literal
 
 Range = tuple[int, int]
-Kind = Literal["plain", "strict", "foreign", "number", "phrase", "words", "pair"]
+Kind = Literal["plain", "strict", "foreign", "number", "once", "phrase", "words", "pair"]
 """What counts as a secret after a word: any word after "is" (`plain`), the same if it ends the clause
-(`foreign`), only what looks like a secret (`strict`), numbers (`number`), all words to the end of the sentence
-(`phrase`), at least twelve words as in a wallet's seed (`words`), what looks like a secret behind a name and a
-slash or colon (`pair`: "login: bob / Tr0ub4dor")."""
+(`foreign`), only what looks like a secret (`strict`), numbers (`number`), the digits of a code for one login
+(`once`), all words to the end of the sentence (`phrase`), at least twelve words as in a wallet's seed (`words`), what
+looks like a secret behind a name and a slash or colon (`pair`: "login: bob / Tr0ub4dor")."""
 
 _KEYED = r"(?:api|access|secret|private|auth|encryption|license|client|recovery|seed)[ _-]?"
 _WIRELESS = r"(?:wi-?fi|wlan|wpa2?|wep)[ _-]?"
 _PAIRED = r"(?=(?:\s{0,2}[:=]|\s(?:is|are|was))\s{0,3}[^\s/|:,;]{1,64}\s{0,2}[/|:])"
 _LOCKED = r"(?:security|door|gate|alarm|entry|safe|lock|garage) "
+_ONCE = r"(?:verification|confirmation|authenticat(?:ion|or)|2fa|mfa|one[ -]time|login|sms) "
 _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
     # A sign in lower case, what follows it, what counts as a secret after it, and what comes before it.
     ("pass", r"[ _-]?(?:word|code)s?|wd|wrod|wrd|wort\w{0,3}", "plain", ""),
@@ -38,6 +39,8 @@ _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
     ("cvv", "2?", "number", ""),
     ("cvc", "2?", "number", ""),
     ("code", "s?", "number", _LOCKED),
+    ("code", "", "once", _ONCE),
+    ("otp", r"(?:[ -]?code)?", "once", ""),
     ("code", "s?", "plain", _KEYED),
     ("code", "", "number", r"(?:zugangs|toegangs)"),
     ("code", " secret", "number", ""),
@@ -101,6 +104,7 @@ _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
     ("পাসওয়ার্ড", "", "foreign", ""),
     # Indonesian, Malay, Vietnamese, Swahili
     ("kata ", "(?:sandi\\w{0,3}|laluan)", "foreign", ""),
+    ("sandi", r"(?:ku\b| (?:saya|aku|kami|anda|kamu|wi-?fi|akun))", "foreign", ""),
     ("mật khẩu", "", "foreign", ""),
     ("nenosiri", "", "foreign", ""),
 )
@@ -197,6 +201,18 @@ _WORDS = re.compile(
     r"[\s:\"']{0,4}(?:(?:is|was)[\s:\"']{1,4})?(?P<words>(?:[a-z]{3,8}[\s,]{1,3}){11,23}[a-z]{3,8})"
 )
 _PIECE = re.compile(r"\S+")
+_PHRASE = re.compile(r"[a-z]{2,12}(?: [a-z]{2,12}){2,7}(?=\s{0,4}(?:$|\n))")
+"""Words to the end of a line: a password after a colon may be several."""
+_FAMOUS = "correct horse"
+_CODE = re.compile(
+    r"""["'`)]{0,2}(?:
+      (?:\s{0,2}[:=]\s{0,3}|\s(?:is|was):?\s{1,3})["'`*]{0,2}
+        (?P<linked>[0-9]{3}[ -]?[0-9]{3}(?![\w-])|[0-9]{4,8}(?=["'`*]{0,2}(?:[.,;!?)](?:\s|$)|\s{0,4}(?:$|\n))))
+    | \s["'`*]{0,2}(?P<next>[0-9]{3}[ -]?[0-9]{3}(?![\w-]))
+    )""",
+    re.VERBOSE,
+)
+"""The digits after "OTP" or "verification code". "The login code is 1200 lines long" has none."""
 _DIGIT = re.compile(r"\d")
 _LETTER = re.compile(r"[^\W\d_]")
 _PAIR = re.compile(
@@ -271,6 +287,9 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
     end = name.end()
     if kind == "pair":
         return _paired(text, end)
+    if kind == "once":
+        code = _CODE.match(text, end)
+        return None if code is None else code.span(code.lastgroup or 0)
     if kind == "words":
         told = _WORDS.match(text, end)
         return None if told is None else told.span("words")
@@ -290,8 +309,9 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
         core = word.strip(_AROUND).lower()
         if linked and (quoted := _quoted(text, piece.start())) is not None:
             return quoted
+        is_harmless = core in _HARMLESS and not text.startswith(_FAMOUS, piece.start())
         if linked and kind == "phrase":
-            return None if core in _HARMLESS else _sentence(text, piece.start())
+            return None if is_harmless else _sentence(text, piece.start())
         if core in _LINKS and not (linked and colon):
             linked = True
         elif turned and core in _TO:
@@ -316,10 +336,12 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
         elif linked:
             if core in _INTENSIVE and not colon:
                 peek = True
-            elif core in _HARMLESS:
+            elif is_harmless:
                 return None
             elif _is_told(text, piece, kind, colon):
-                return _range(piece)
+                is_phrase = kind == "plain" and (colon or core in _HARMLESS)
+                phrase = _PHRASE.match(text, piece.start()) if is_phrase else None
+                return _range(piece) if phrase is None else phrase.span()
             else:
                 return None
         else:

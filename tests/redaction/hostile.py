@@ -16,7 +16,10 @@ REPEATED = (
     "son is ", "recovery phrase is (", "pass\t", "[{", '{"a":', "```", "<b>", "@a.", "a@", "+1(",
     "mot de passe ", "secret=", "secret: '", "password is '", 'password is "x', "never mind forget this ",
     "i want you to forget everything that ", "what i'm telling ", "keep this really ", "son bbbbb son ",
-    "what i said ", "login: a / ", "user: a ", "login: a:", "credentials a:", "pass: a\n", "user: a pass ",
+    "what i said ", "login: a / ", "user: a ", "login: a:", "credentials a:", "otp is ", "mysql ",
+    "mysql -u ", "curl ", "curl -u ", "curl -u a:", "sshpass -p ", "token=", "pwd=a",
+    "a://a:b@", "password: a b c ", "\\n",
+    "pass: a\n", "user: a pass ",
 )  # fmt: skip
 
 

@@ -79,6 +79,16 @@ TOLD = (
     "pass: correcthorse",
     "the server is old.example.com\npass: correct-horse\nthanks",
     "wifi key: correcthorse7",
+    "my OTP is 123456",
+    "OTP: 123 456",
+    "Your verification code is 834211 and expires soon",
+    "the login code was 4821.",
+    "the sms code 834211",
+    "password: correct horse battery",
+    "Password: horse battery staple",
+    "passphrase: correct horse battery staple",
+    "sandi saya hunter2",
+    "sandi saya adalah rahasia",
 )
 NOT_TOLD = (
     "Mein Passwort ist falsch.",
@@ -121,12 +131,25 @@ He keyed in 12/24 at the wifi hotspot. The wifi key is on the fridge. The wifi k
 Our WLAN key hangs in the hall. The key to room 12b is lost. User stories: login / logout / sign-up. log in / log out
 User is 34 / from Oslo. User is allergic to nuts / gluten. The user was born 3/4/1990. Account was opened 3/2019.
 I work in accounts: payable / receivable. Pass me the salt: it is over there.
+Erlang/OTP 27 and OTP 26.2.1 were released. The OTP supervisor restarts 100 processes, as in the OTP 2024 release.
+An OTP is valid for 300 seconds. OTP valid for 300 seconds. Enter the OTP within 120 seconds. OTP: 2024-11-28
+The login code has 2500 lines. The authentication code is 1200 lines long. The 2FA code: see page 123.
+The confirmation code takes 120 seconds. The SMS code: 6 digits. The password is correct. Password: correct
+Sandi Metz wrote rails7 books. Sandi saw version2b of it. Sandi adalah kata. operasi sandi 2024abc
+mysql -p asks for the password. mysql -u root -p mydb. Use mysql -P 3306, mysql -p<password>, mysql -p$PW or -p"$PW".
+curl -u user: https://x. curl -u $USER:$PASS x. curl -u "$A:$B" x; docker run -u 1000:1000 img. curl -u <user>:<pass>
+We use curl; sudo -u bob:staff x. sshpass -p $PW ssh x; sshpass -e ssh x; sshpass -f file ssh x. sshpass -p "$PW" x
+See http://localhost:8080/@user and http://a:80, or bob@host. https://medium.com/@bob https://host:443/a@b
 """.splitlines()
 TOKENS = (
     "glpat-abcdefgh12345", "hf_abcdefghij", "npm_abcdefghij", "pypi-abcdefghij", "xoxb-1234567890",
     "ya29.abcdefghij", "SG.abcdefghij", "AIzaSyabcdefghij", "EAACabcdefghij", "github_pat_abcdefghij",
     "dop_v1_abcdefgh", "shpat_abcdefghij", "whsec_test_abc", "rk_live_abc", "sk-abcdefgh",
-    "Authorization: Bearer abcdef123456ghijkl", "https://user:pw@host/",
+    "Authorization: Bearer abcdef123456ghijkl", "https://user:pw@host/", "redis://:hunter2@host", "https://a:b@c@host",
+    "mysql -phunter2", "mysql -u root -p'hunter 2' db", "mariadb-dump -uroot -phunter2", "sshpass -p hunter2 ssh x",
+    "curl -u bob:hunter2 https://x", 'curl https://x --user "bob:hunter 2"', "curl -s \\\n  -ubob:hunter2 https://x",
+    "PGPASSWORD=hunter2 psql", "host=db password=hunter2 user=bob", "https://x/?access_token=abc123def&y=1",
+    "AccountName=x;AccountKey=Zm9vYmFyZm9v12==;EndpointSuffix=core", "--api-key=abc-123",
 )  # fmt: skip
 ALL = ("secrets", "cards", "papers", "spoken")
 OURS = SecretRedactor(ALL)
@@ -238,6 +261,22 @@ def test_a_card_after_a_full_stop_is_found(before: str) -> None:
 def test_tokens_of_providers_are_found() -> None:
     for text in TOKENS:
         assert list(keys_in(text, text.lower())), text
+
+
+def test_code_and_places_to_fill_in_are_no_secrets() -> None:
+    text = """
+password=None, token=self.token, api_key=os.environ.get("KEY1"), secret=get_secret2(x), max_tokens=100, TOKEN=$TOKEN1
+token=12, pwd=/, password=********, password=<your-password-1>, api_key={API_KEY_1}, monkey=abc123def, key=abc123def
+"""
+    assert SecretRedactor().redact(text) == text
+
+
+def test_of_a_command_or_an_assignment_only_the_secret_is_replaced() -> None:
+    assert OURS.redact("curl -u bob:hunter2 https://x") == "curl -u bob:[secret: secrets] https://x"
+    assert OURS.redact("mysql -u bob -p'hunter 2' db") == "mysql -u bob -p'[secret: secrets]' db"
+    assert SecretRedactor().redact("x?token=abc123def&y=1") == "x?token=[secret: secrets]&y=1"
+    assert OURS.redact("https://bob:hunt@er2@host/x") == "[secret: secrets]host/x"
+    assert OURS.redact("password: horse battery staple\nnext") == "password: [secret: spoken]\nnext"
 
 
 def test_values_inside_of_mappings_and_lists_are_replaced() -> None:
