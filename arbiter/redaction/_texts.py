@@ -16,10 +16,14 @@ _UNSEEN = re.compile(
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]+"
 )
 """The categories Cc and Cf without tabs and line ends."""
+_COLOURS = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+"""What a program sends to a terminal; its letter would hide the begin of a secret."""
 
 
 def bare(text: str) -> str:
     """`text` in NFKC and without invisible characters, so that no zero-width character hides a secret."""
+    if "\x1b" in text:
+        text = _COLOURS.sub(" ", text)
     if text.isascii():
         return text if text.isprintable() else _CONTROLS.sub("", text)
     return normalized("NFKC", _UNSEEN.sub("", text))

@@ -162,12 +162,12 @@ def test_a_secret_is_replaced(text: str) -> None:
     assert "[secret: " in shown
 
 
-@pytest.mark.parametrize("before", ["see\n", "see\t", "see\r", "\n"], ids=repr)
+@pytest.mark.parametrize("before", ["see\n", "see\t", "see\r", "\n", "\x1b[31m"], ids=repr)
 def test_a_secret_at_the_begin_of_a_line_is_replaced(before: str) -> None:
     """Also in a text as Python prints it, where a letter stands for the end of the line."""
     for text in (before + secret for secret in (*SECRETS, *TOKENS)):
         assert "[secret: " in OURS.redact(text), text
-        assert "[secret: " in OURS.redact(repr(text)), text
+        assert before[0] == "\x1b" or "[secret: " in OURS.redact(repr(text)), text
 
 
 _PARTS = st.one_of(
