@@ -167,7 +167,7 @@ def path_of(url: str) -> Path | None:
 
 def _check_path(path: Path, where: str | os.PathLike[str], schema: Schema, *, create: bool) -> None:
     problem = None
-    if not create and not path.exists():
+    if not create and not (path.exists() and (path.is_dir() or path.stat().st_size)):
         raise schema.unavailable(_missing(where, schema))
     if path.is_dir():
         problem = "it is a directory; name a file in it"

@@ -400,6 +400,10 @@ def write_whole(path: str | os.PathLike[str], lines: Iterable[str]) -> int:
     Only the user of this process may read it.
     """
     target = Path(path)
+    if target.is_dir():
+        raise ConfigurationError(
+            f"{os.fspath(path)!r} cannot be written: it is a directory; name a file in it."
+        )
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:

@@ -189,6 +189,12 @@ def test_a_file_without_a_ledger_is_refused(tmp_path: Path) -> None:
     assert FileRecords().texts(["x"]) == []
 
 
+def test_a_directory_is_no_file_to_write(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be written: it is a directory; name a file in it"):
+        write_whole(tmp_path, ["line"])
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_file_has_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
     def lines() -> Any:
         yield "first\n"

@@ -822,6 +822,13 @@ def test_a_ledger_that_cannot_be_opened_says_why_in_a_sentence(
     assert not [*tmp_path.iterdir()]
 
 
+def test_an_empty_file_that_is_only_read_stays_empty(tmp_path: Path) -> None:
+    (tmp_path / "l.db").touch()
+    with pytest.raises(LedgerUnavailable, match="there is no ledger at"):
+        Ledger(tmp_path / "l.db", create=False)
+    assert (tmp_path / "l.db").stat().st_size == 0
+
+
 @pytest.mark.parametrize(
     ("missing", "where", "key", "sentence"),
     [
