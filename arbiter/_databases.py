@@ -91,7 +91,7 @@ def url_of(where: str | os.PathLike[str], schema: Schema) -> str:
     if not _SCHEME.match(text):
         return f"sqlite:///{text}"
     if text.startswith("sqlite:///"):
-        if _QUERY.search(text):
+        if _QUERY.search(text) and not os.path.exists(text.removeprefix("sqlite:///")):
             raise schema.unavailable(
                 f"cannot open {shown(text)!r}: a URL of SQLite takes no options here. Write "
                 f"{shown(text.partition('?')[0])!r}; a file with a '?' in its name is given by its path."

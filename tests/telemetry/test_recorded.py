@@ -265,7 +265,9 @@ def test_sending_a_thread_keeps_no_contents_of_its_node_runs(tmp_path: Path) -> 
         size = sum(len(row.body) + len(row.contents or "") for row in thread.rows)
         tracemalloc.start()
         try:
-            send_recorded(ledger.records(), spans=InMemorySpanExporter(), logs=cast(Any, InMemoryLogRecordExporter)())
+            send_recorded(
+                ledger.records(), spans=InMemorySpanExporter(), logs=cast(Any, InMemoryLogRecordExporter)()
+            )
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
