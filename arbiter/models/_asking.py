@@ -35,7 +35,7 @@ T = TypeVar("T", bound=BaseModel)
 
 MAX_REQUESTS = 2
 """The number of model calls that one `ask` makes at most."""
-MAX_ANSWER = 100_000
+MAX_ANSWER = 400_000
 """The length, in characters, above which a model's text is not searched for an answer."""
 
 

@@ -1,4 +1,4 @@
-"""Finds JSON in a model's text, despite surrounding prose and fences, single quotes and trailing commas.
+"""Finds JSON in a model's text, despite surrounding prose and fences, single quotes, trailing commas and backslashes.
 
 It takes one pass over the text and at most one more over broken parts, so the time is linear for every text.
 """
@@ -126,13 +126,15 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 
 def _as_json(text: str) -> str:
-    """A Python literal, or JSON with trailing commas, as JSON. Strings keep their content."""
+    """A Python literal, or JSON with trailing commas or single backslashes, as JSON. Strings keep their content."""
     return _ODD.sub(_without_oddity, text)
 
 
 _ODD = re.compile(rf"{_STRING}|,(?=\s*[\]}}])|\b(?:True|False|None)\b", re.DOTALL)
 _WORDS = {"True": "true", "False": "false", "None": "null", ",": ""}
-_ESCAPES = re.compile(r"""\\(?:x(..)|U(.{8})|(.)) | (")""", re.VERBOSE | re.DOTALL)
+_ESCAPES = re.compile(
+    r"""\\(?: x([0-9a-fA-F]{2}) | U([0-9a-fA-F]{8}) | (u[0-9a-fA-F]|.) ) | (")""", re.VERBOSE | re.DOTALL
+)
 
 
 def _without_oddity(match: re.Match[str]) -> str:
@@ -143,13 +145,15 @@ def _without_oddity(match: re.Match[str]) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    """The JSON form of an escape of Python, or of a double quote."""
+    """The JSON form of an escape of Python, of a double quote, or of a backslash that begins no escape."""
     short, long, char, bare = match.groups()
     if code := short or long:
         return json.dumps(chr(int(code, 16)))[1:-1]
     if bare:
         return '\\"'
-    return "'" if char == "'" else match[0]
+    if char == "'":
+        return "'"
+    return match[0] if len(char) > 1 or char in '"\\/bfnrt' else f"\\\\{char}"
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

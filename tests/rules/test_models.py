@@ -25,6 +25,7 @@ from arbiter.models import (
     aask,
     as_text,
     ask,
+    extract_json,
     json_values,
     model_of,
     quote,
@@ -70,6 +71,8 @@ READABLE: dict[str, Any] = {
     "single quotes": "{'why': 'clear', 'score': 7}",
     "a comma too many": '{"why": "clear", "score": 7,}',
     "in a list": f"[{GOOD}]",
+    "before long prose": GOOD + " Words." * 20_000,
+    "backslashes alone": r'{"why": "clear", "score": 7, "seen": "\d+ in C:\Users\xavier"}',
 }
 
 
@@ -260,6 +263,12 @@ def test_answer_names_the_model_that_gave_it() -> None:
     named = AIMessage(GOOD, response_metadata={"model_name": "judge-1"})
     assert asked(Scripted(answers=[named])).model == "judge-1"
     assert asked(Scripted(answers=[GOOD])).model == "Scripted"
+
+
+def test_a_backslash_that_begins_no_escape_stays() -> None:
+    """Models write patterns and paths of Windows into strings."""
+    text = r"""{"a": "\d \xyz \U123 \users \'", "b": "\"\\\n\u0041\x41"}"""
+    assert extract_json(text) == {"a": r"\d \xyz \U123 \users '", "b": '"\\\nAA'}
 
 
 def test_long_and_odd_text_does_not_take_long() -> None:
