@@ -84,7 +84,7 @@ class SuiteFile(pytest.File):
 
     def collect(self) -> Iterable[pytest.Item]:
         items: list[pytest.Item] = [
-            CaseItem.from_parent(self, name=case.id, case=case) for case in self.suite.cases
+            CaseItem.from_parent(self, name=_name(case), case=case) for case in self.suite.cases
         ]
         # Two tests of one name would be one for pytest-xdist. No case has a blank in its id.
         is_taken = any(case.id == _GATE for case in self.suite.cases)
@@ -116,6 +116,11 @@ class SuiteFile(pytest.File):
 
     def results(self, case: Case) -> list[CaseResult]:
         return [result for result in self.report.results if result.case_id == case.id]
+
+
+def _name(case: Case) -> str:
+    """The name of a case's test. pytest splits the id of a test at `::`, except in brackets."""
+    return f"[{case.id}]" if "::" in case.id else case.id
 
 
 class _Item(pytest.Item):

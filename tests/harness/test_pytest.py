@@ -126,6 +126,17 @@ def test_a_case_named_gate_hides_no_gate(files: pytest.Pytester) -> None:
     assert "suites/parity.yaml::the gate\n" in found
 
 
+def test_a_case_with_colons_in_its_id_is_selected(files: pytest.Pytester) -> None:
+    cases = (files.path / "cases.jsonl").read_text()
+    files.makefile(".jsonl", cases=cases.replace("case-7", "refunds::late"))
+    _, found = said(files, "--collect-only", "-q", "-k", "refunds::late")
+    (test,) = (line for line in found.splitlines() if "late" in line)
+    code, one = said(files, test)
+    assert code == 0
+    assert "1 passed" in one
+    assert len(list((files.path / ".arbiter/evals").glob("*/journal.jsonl"))) == 1
+
+
 def test_an_interrupted_suite_interrupts_the_tests(files: pytest.Pytester) -> None:
     """A case that was not run has not passed."""
     files.makepyfile(
