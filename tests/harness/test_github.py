@@ -213,6 +213,15 @@ def test_a_comment_that_is_written_twice_is_one_comment(github: GitHub) -> None:
     assert github.bodies() == ["Nice work!", None, f"{MARKER}\nsecond"]
 
 
+def test_the_comment_of_a_person_stays(github: GitHub) -> None:
+    """Somebody may have copied the comment, marker and all."""
+    github.add(f"{MARKER}\nLook at this.")["user"] = {"login": "ada", "type": "User"}
+    for text in ("first", "second"):
+        PullRequest.of_environment(7).upsert(f"{MARKER}\n{text}")
+        github.comments[-1]["user"] = {"login": "github-actions[bot]", "type": "Bot"}
+    assert github.bodies() == [f"{MARKER}\nLook at this.", f"{MARKER}\nsecond"]
+
+
 def test_the_comment_is_found_behind_a_hundred_others(github: GitHub) -> None:
     for number in range(230):
         github.add(f"{number}: somebody quotes {MARKER}")

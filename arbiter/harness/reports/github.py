@@ -184,17 +184,22 @@ class PullRequest:
             return str(found.json().get("html_url", ""))
 
     def _comment(self, client: httpx.Client, url: str) -> int | None:
-        """The id of the oldest comment that begins with the marker."""
+        """The id of the oldest comment that begins with the marker, and that this token may have written."""
         page = 1
         while True:
             found = self._asked(client, "GET", url, params={"per_page": _PAGE, "page": page})
             comments: list[dict[str, Any]] = found.json()
             for comment in comments:
-                if str(comment.get("body") or "").startswith(MARKER):
+                if str(comment.get("body") or "").startswith(MARKER) and self._may_be_own(comment):
                     return int(comment["id"])
             if len(comments) < _PAGE:
                 return None
             page += 1
+
+    def _may_be_own(self, comment: Mapping[str, Any]) -> bool:
+        """False for the comment of a person, who may have copied ours, if the token is that of a job: a bot's."""
+        author: Mapping[str, Any] = comment.get("user") or {}
+        return not (self.token.startswith("ghs_") and author.get("type") == "User")
 
     def _asked(self, client: httpx.Client, method: str, url: str, **options: Any) -> httpx.Response:
         import httpx
