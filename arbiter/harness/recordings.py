@@ -12,6 +12,7 @@ it belongs to.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import warnings
@@ -33,6 +34,8 @@ from arbiter.models import JudgeReply, JudgeRequest, RecordingError, is_judgemen
 from arbiter.redaction import found_in
 
 __all__ = ["Asked", "Place", "RecordingError", "Recordings"]
+
+_log = logging.getLogger(__name__)
 
 VERSION = 1
 _SHOWN = 5
@@ -79,8 +82,8 @@ class Recordings:
 
     In mode "replay" nothing is written, and a question without a valid recording raises `RecordingError`; `missing`
     collects them all. In mode "record" it returns None for what has to be asked, and appends what it is given; `again`
-    takes no earlier answer. Lines that cannot be read are then asked for again. With `allow_stale` an outdated answer
-    is taken, and `outdated` says so.
+    takes no earlier answer, but keeps one where the new one failed. Lines that cannot be read are then asked for again.
+    With `allow_stale` an outdated answer is taken, and `outdated` says so.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class Recordings:
         self._touched: set[Any] = set()
         self._warned = False
         self._again = again
+        self._asked_again: set[str] = set()
         self._has_broken_lines = False
         self._other_format: dict[str, list[Line]] = defaultdict(list)
         """By file, the lines of another format. They may be good, and stay until they are recorded again."""
@@ -262,6 +266,8 @@ class Recordings:
             return
         used_alone = is_whole and self._again
         with self._lock:
+            kept = self._asked_again - self._new
+            self._used |= kept
             try:
                 if is_whole:
                     self._other_format.clear()
@@ -272,6 +278,9 @@ class Recordings:
                 self._release()
                 with suppress(OSError):  # has recordings
                     self._place.rmdir()
+        if kept:
+            what = "1 recording stays" if len(kept) == 1 else f"{len(kept):,} recordings stay"
+            _log.warning("%s: %s as before, because no new answer came.", self.folder, what)
 
     def _write(self, name: str, lines: Mapping[str, Line], used_alone: bool) -> None:
         kept = [
@@ -287,9 +296,10 @@ class Recordings:
 
     def _found(self, lines: Mapping[str, Line], key: str) -> Line | None:
         line = lines.get(key)
-        if line is None or (self._again and key not in self._new):
+        if line is not None and self._again and key not in self._new:
+            self._asked_again.add(key)
             return None
-        return self._taken(line)
+        return None if line is None else self._taken(line)
 
     def _taken(self, line: Line) -> Line:
         self._used.add(line["key"])
@@ -309,7 +319,10 @@ class Recordings:
     def _keep(self, name: str, lines: dict[str, Line], line: Line) -> Line:
         text = _text_of(line)
         with self._lock:
-            if (known := lines.get(line["key"])) is not None and line["key"] in self._new:
+            known = lines.get(line["key"])
+            if known is not None and (
+                line["key"] in self._new or (_has_failed(line) and not _has_failed(known))
+            ):
                 return known
             lines[line["key"]] = line
             self._new.add(line["key"])
@@ -427,6 +440,16 @@ def _alike(before: Sequence[Line], asked: Asked) -> list[Line]:
         if (each["vote"], each["purpose"], tuple(each["propositions"]))
         == (request.vote, request.purpose, request.propositions)
     ]
+
+
+def _has_failed(line: Line) -> bool:
+    """True without an answer of the judge, or if the target or one of its node evaluators failed."""
+    if (answer := line.get("answer")) is None:
+        return line["value"] is None
+    evaluations: Sequence[Line] = answer.get("evaluations", ())
+    return answer["status"] == "failed" or any(
+        each.get("outcome") in ("error", "timeout") for each in evaluations
+    )
 
 
 # What changed -------------------------------------------------------------------------------------

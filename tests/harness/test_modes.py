@@ -144,6 +144,27 @@ def test_recordings_that_no_case_needs_are_reported_and_refused_if_strict() -> N
     assert strict.run(graph(Spy("plan")), mode="mock").unused == ()
 
 
+@pytest.mark.parametrize("down", ["target", "judge"])
+def test_recording_all_again_keeps_answers_where_the_new_ones_fail(
+    down: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan, judge = Spy("plan"), model(GRADE)
+    recorded = suite(judge=judge).run(graph(plan), mode="record")
+    answers = Path("recordings/recorded/answers.jsonl")
+    before = answers.read_text()
+    if down == "judge":
+        judge.answers[:] = [ConnectionError("down")]
+    else:
+        plan.update = {"log": "no list"}
+    again = Recordings("recordings/recorded", "record", again=True)
+    failed = suite(judge=judge).run(graph(plan), mode="record", recordings=again)
+    assert failed.rows["good"].n == 0
+    assert answers.read_text() == before
+    assert "recordings stay as before, because no new answer came." in caplog.text
+    replayed = suite(judge=judge).run(graph(plan), mode="mock")
+    assert replayed.rows["good"].cases == recorded.rows["good"].cases
+
+
 def test_the_head_of_a_replay_names_the_days_of_its_recordings() -> None:
     suite().run(graph(Spy("plan")), mode="record")
     answers = Path("recordings/recorded/answers.jsonl")
