@@ -680,7 +680,13 @@ class Intervention(_Interventions):
         if effect is None or effect == "":
             return {}
         if isinstance(effect, str):
-            return dict.fromkeys(self.agents or self.cast.personas, effect)
+            agents = self.agents or self.cast.personas
+            if not agents:
+                with self._lock:
+                    self._tell(
+                        "nobody", self.name, "has no agents, so its text nudges nobody. Name its targets."
+                    )
+            return dict.fromkeys(agents, effect)
         if not isinstance(effect, Mapping):
             raise TypeError(
                 f"the effect was a {type(effect).__name__}; expected a text, texts by agent, or None"

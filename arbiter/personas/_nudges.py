@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Set
 from itertools import combinations
 from typing import Any, Literal
@@ -20,6 +21,8 @@ from arbiter.personas._scorers import weighted_mean
 from arbiter.personas._targets import Target
 from arbiter.personas._texts import tokens
 from arbiter.personas._trajectories import window
+
+_log = logging.getLogger("arbiter.personas")
 
 NudgeKind = Literal[
     "devils_advocate", "change_subject", "personal_story", "challenging_question", "new_ideas"
@@ -197,6 +200,8 @@ def _many(threshold: int) -> Condition:
 def _checked(
     config: GateConfig | Mapping[str, GateConfig] | None, cast: Cast, name: str
 ) -> GateConfig | Mapping[str, GateConfig] | None:
+    if not cast.personas:
+        _log.warning("intervention %r has no agents, so it nudges nobody. Name its agents.", name)
     return None if config is None else checked_configs(config, cast, f"intervention {name!r}")
 
 

@@ -388,6 +388,24 @@ def test_a_disabled_intervention_applies_to_no_node() -> None:
     assert variety([JIM, PAM], Says(None), {"pam": ON}).applies_to("jim", None)
 
 
+def test_an_intervention_without_agents_reports_that_it_nudges_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Such as with the agents of a list that was read too early."""
+    one = Intervention([]).set_functional_precondition(lambda targets: True).set_effect("Sing.")
+    run(advised(one, Speaker("a")), hello())
+    run(advised(one, Speaker("a")), hello())
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith("intervention 'intervention' has no agents, so its text nudges nobody.")
+    caplog.clear()
+    variety([], Says(None))
+    anti_convergence([], Says(None))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"intervention {name!r} has no agents, so it nudges nobody. Name its agents."
+        for name in ("variety", "anti_convergence")
+    ]
+
+
 # Nudges -------------------------------------------------------------------------------------------
 
 
