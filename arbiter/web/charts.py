@@ -48,12 +48,15 @@ def chart_of(
     high = max(1.0, *(each[2][1] for each in found))
     begin, end = found[0][0], found[-1][0]
     span = (end - begin).total_seconds() or 1.0
+    # Halves, because the difference of two floats can be infinite. So can the mean of some.
+    height = high / 2 - low / 2
 
     def x(when: datetime) -> float:
         return round(LEFT + (WIDTH - LEFT - 8) * (when - begin).total_seconds() / span, 1)
 
     def y(value: float) -> float:
-        return round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - (value - low) / (high - low)), 1)
+        inside = min(max(value, low), high)
+        return round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - (inside / 2 - low / 2) / height), 1)
 
     dots = [(x(when), y(value)) for when, value, _ in found]
     band = "" if bounds is None else " ".join(
@@ -64,7 +67,7 @@ def chart_of(
         line=" ".join(f"{left},{top}" for left, top in dots),
         band=band,
         dots=dots,
-        ticks=[(y(value), f"{value:.3g}") for value in (low, (low + high) / 2, high)],
+        ticks=[(y(value), f"{value:.3g}") for value in (low, low / 2 + high / 2, high)],
         first=begin,
         last=end,
     )

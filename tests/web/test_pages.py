@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from arbiter import ArbiterOS
 from arbiter.cli._export import export_records
 from arbiter.errors import ConfigurationError
 from arbiter.harness import Case, Suite
@@ -30,7 +31,7 @@ from examples.payments.graph import build
 from examples.payments.viewer import record
 from tests.experiments.experiment_support import experiment
 from tests.ledger.ledger_support import conf, payments, recorded, sql
-from tests.support import until
+from tests.support import Judge, Spy, chain, until
 from tests.web.drafts import record_drafts
 from tests.web.hostile_texts import TEXTS, record_hostile
 from tests.web.pages import opened
@@ -296,6 +297,22 @@ def test_a_replay_shows_the_decisions_that_differ_with_links_to_them(
     for name in ("same", "stricter", "looser", "elsewhere", "unknown"):
         assert f"{name} {getattr(report.summary, name):,}" in text
     assert begin(client, "/replay", since="soon").status_code == 400
+
+
+def test_a_curve_of_scores_as_large_as_a_float_can_be_has_no_nan(tmp_path: Path) -> None:
+    scores = iter([1e308, 1e308, -1e308, -1e308, -1e308])
+    with Ledger(tmp_path / "l.db") as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        arbiter_os.add_evaluator(Judge("size", lambda _: next(scores)))
+        app = arbiter_os.govern(chain(Spy("plan")))
+        for _ in range(5):
+            app.invoke({"log": []})
+        assert ledger.flush(60)
+        with opened(ledger) as (_, client):
+            page = client.get("/evaluations", params={"name": "size"}).text
+    (curve,) = re.findall("<svg.*?</svg>", page, re.S)
+    assert "<polyline" in curve
+    assert not re.search(r"\b(nan|inf)\b", curve)
 
 
 def test_a_replay_of_another_constitution_links_what_differs(tmp_path: Path) -> None:
