@@ -15,7 +15,7 @@ from arbiter.errors import ConfigurationError, nearest
 from arbiter.experiments.comparing import MetricComparison
 from arbiter.experiments.results import ExperimentResult
 from arbiter.experiments.scenarios import SCENARIOS
-from arbiter.experiments.table import about, group_text, signed
+from arbiter.experiments.table import about, group_text, signed, widths_of
 from arbiter.experiments.table1 import COLUMNS, Table1Row, verify_table1
 from arbiter.models import visible
 from arbiter.statistics import p_text
@@ -70,14 +70,17 @@ class Replication:
         return "\n".join(map(visible, self._lines()))
 
     def _lines(self) -> Iterator[str]:
-        head = " ".join(f"{name:<{width}}" for name, width in _COLUMNS)
         for result in self.results:
             plan = result.plan
             paper = _ids(plan.scenario)[0]
             yield f" {paper:<3} {plan.scenario}   N_a {plan.agents} · N_e {plan.pairs} · profile {plan.profile}"
             yield from (f" {line}" for line in about(result))
-            yield f" {head}"
-            yield from (f" {_line(row)}" for row in self.rows if row.published.experiment == paper)
+            names = [name for name, _ in _COLUMNS]
+            lines = [names, *(_cells(row) for row in self.rows if row.published.experiment == paper)]
+            widths = widths_of(_COLUMNS, lines)
+            for line in lines:
+                cells = (f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True))
+                yield f" {' '.join(cells)}".rstrip()
             if untested := result.comparisons[0].untested:
                 yield f" no p-values: {untested}"
             yield ""
@@ -110,7 +113,7 @@ class Replication:
 _COLUMNS = (*COLUMNS, ("paper's Δ", 10), ("same sign", 9))
 
 
-def _line(row: ReplicatedRow) -> str:
+def _cells(row: ReplicatedRow) -> list[str]:
     ours, published = row.ours, row.published
     theirs = signed(published.test.difference) + "*" * published.starred
     mark = "" if not published.starred else "yes" if row.matches else "no"
@@ -125,8 +128,7 @@ def _line(row: ReplicatedRow) -> str:
             "–" if ours.d is None else signed(ours.d),
             f"{len(ours.treatment)}/{len(ours.control)}",
         ]
-    texts = [published.label, *cells, theirs, mark]
-    return " ".join(f"{text:<{width}}" for text, (_, width) in zip(texts, _COLUMNS, strict=True)).rstrip()
+    return [published.label, *cells, theirs, mark]
 
 
 def _ids(scenario: str) -> Sequence[str]:

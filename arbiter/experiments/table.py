@@ -14,7 +14,7 @@ from arbiter.harness.calibration import UNLABELLED
 from arbiter.models import visible
 from arbiter.statistics import half_up, p_text, paired
 
-__all__ = ["about", "group_text", "signed", "text_of"]
+__all__ = ["about", "group_text", "signed", "text_of", "widths_of"]
 
 _NONE = "–"
 _LONG = 200
@@ -98,8 +98,7 @@ def _more(count: int, what: str) -> str:
 def _compared(rows: Sequence[MetricComparison]) -> Iterator[str]:
     arms = " − ".join(rows[0].arms)
     lines = [[name for name, _ in _COLUMNS], *map(_cells, rows)]
-    longest = (max(map(len, column)) for column in zip(*lines, strict=True))
-    widths = [max(width, found) for (_, width), found in zip(_COLUMNS, longest, strict=True)]
+    widths = widths_of(_COLUMNS, lines)
     widths[0] = max(widths[0], len(arms) - 1)
     head, *table = (
         " " + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -111,6 +110,12 @@ def _compared(rows: Sequence[MetricComparison]) -> Iterator[str]:
     if rows[0].untested:
         yield f" no p-values: {rows[0].untested}"
     yield from table
+
+
+def widths_of(columns: Sequence[tuple[str, int]], lines: Sequence[Sequence[str]]) -> list[int]:
+    """The width of each column: its own, or that of its longest cell."""
+    longest = (max(map(len, column)) for column in zip(*lines, strict=True))
+    return [max(width, found) for (_, width), found in zip(columns, longest, strict=True)]
 
 
 def _cells(row: MetricComparison) -> list[str]:

@@ -233,6 +233,15 @@ def test_directions_are_compared_with_the_starred_rows() -> None:
     assert nothing.to_dict()["of"] == 2
 
 
+def test_a_wide_cell_of_the_table_moves_the_cells_below_it() -> None:
+    found = replicated([result_with("debate-controversial", {"adherence": 123456.0})])
+    lines = found.text().splitlines()
+    head = next(line for line in lines if "T: mean" in line)
+    row = next(line for line in lines if "123460.00" in line)
+    assert row.index("4.00 (0.82)") == head.index("C: mean (sd)")
+    assert row.index("4/4") == head.index("n T/C")
+
+
 def test_the_whole_table_has_15_rows_that_count() -> None:
     every = [result_with(id, dict.fromkeys(found["paper"].metrics, 1.0)) for id, found in SCENARIOS.items()]
     found = replicated(every)
