@@ -274,11 +274,12 @@ class Selection:
 
     def of(self, cases: Sequence[Case]) -> tuple[Case, ...]:
         """The selected cases. Raises `ConfigurationError` if there are none, or if a name selects nothing."""
-        known = [case.id for case in cases]
+        known = dict.fromkeys(case.id for case in cases)
         tags = sorted({tag for case in cases for tag in case.tags})
         _refuse_unknown("is named", self.ids, known, "Cases")
         _refuse_unknown("has the tag", self.tags, tags, "Tags")
-        chosen = tuple(case for case in cases if self._takes(case))
+        ids = set(self.ids)
+        chosen = tuple(case for case in cases if (not ids or case.id in ids) and self._takes(case))
         if not chosen:
             wanted = [
                 *([f"the id {' or '.join(map(repr, self.ids))}"] if self.ids else []),
@@ -292,10 +293,8 @@ class Selection:
 
     def _takes(self, case: Case) -> bool:
         return (
-            (not self.ids or case.id in self.ids)
-            and (not self.tags or not set(self.tags).isdisjoint(case.tags))
-            and self.text.casefold() in case.id.casefold()
-        )
+            not self.tags or not set(self.tags).isdisjoint(case.tags)
+        ) and self.text.casefold() in case.id.casefold()
 
 
 def _refuse_unknown(claim: str, wanted: Iterable[str], known: Collection[str], noun: str) -> None:

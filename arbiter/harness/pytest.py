@@ -9,7 +9,7 @@ one. The fixture `arbiter_suite` runs a suite inside a test.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -114,8 +114,13 @@ class SuiteFile(pytest.File):
             return str(excinfo.value)
         return super().repr_failure(excinfo)
 
-    def results(self, case: Case) -> list[CaseResult]:
-        return [result for result in self.report.results if result.case_id == case.id]
+    @cached_property
+    def results(self) -> Mapping[str, Sequence[CaseResult]]:
+        """The results by case."""
+        found: dict[str, list[CaseResult]] = {}
+        for result in self.report.results:
+            found.setdefault(result.case_id, []).append(result)
+        return found
 
 
 def _name(case: Case) -> str:
@@ -147,7 +152,7 @@ class CaseItem(_Item):
         self.case = case
 
     def runtest(self) -> None:
-        failed = [result for result in self.file.results(self.case) if not result.passed]
+        failed = [result for result in self.file.results.get(self.case.id, ()) if not result.passed]
         if failed:
             reason = visible(f"{self.case.id}: {why_failed(failed[0])}")
             if self.case.must_pass:
