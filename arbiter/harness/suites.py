@@ -227,6 +227,8 @@ class Suite:
             if before is not None and folder is not None:
                 head["captured"] = before.captured_at.isoformat()
                 options["moved"] = _has_moved(head["captured"], self.name, Path(folder))
+            if isinstance(baseline, str | Path):
+                head["baseline"] = str(baseline)  # in place of that of the gate, wherever the report is shown
             written = None
             if resume is not None and folder is not None:
                 written = self._resumed(run_folder(resume, Path(folder), suite=self.name), head, retry_errors)

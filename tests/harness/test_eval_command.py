@@ -84,6 +84,17 @@ def test_a_suite_is_measured_and_a_regression_fails(files: Path) -> None:
     assert Said("run", "--no-gate").code == 0
 
 
+def test_a_run_stays_compared_with_the_baseline_that_it_was_given(files: Path) -> None:
+    """The comment of a pull request would otherwise say that the run has passed."""
+    Said("baseline", "suites/parity.yaml", "--out", "main.json")
+    worse(files)
+    failed = Said("run", "--baseline", "main.json")
+    assert failed.code == 1
+    assert Said("show").out == failed.out
+    assert Said("gate").code == 1
+    assert "right fell by 0.50" in Said("comment").out
+
+
 def test_an_unchanged_run_of_few_cases_is_undecided_if_strict(files: Path) -> None:
     Said("baseline", "suites/parity.yaml")
     (files / "cases.jsonl").write_text((files / "cases.jsonl").read_text().replace('"no"', '"nein"', 1))

@@ -333,7 +333,7 @@ def report_of(
 
 
 def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) -> Report:
-    """The report of a run from its files, compared with its baseline or with another."""
+    """The report of a run from its files, compared with the baseline that the run had, or with another."""
     state = state_without_end(folder)  # before it is read: it may end meanwhile
     written = Written.read(folder)
     gate = GateSettings(**written.head["gate"])
@@ -341,8 +341,8 @@ def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) 
     cases = [Case(**case) for case in written.head["cases"]]
     if isinstance(baseline, str | Path):
         baseline = read_baseline(baseline, cases)
-    elif baseline is None and gate.baseline is not None:
-        baseline = baseline_if_measured(gate.baseline, cases)
+    elif baseline is None and (place := written.head.get("baseline", gate.baseline)) is not None:
+        baseline = baseline_if_measured(place, cases)
     return report_of(
         written.head,
         cases,
