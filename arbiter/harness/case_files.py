@@ -59,12 +59,15 @@ def load_cases(path: str | Path) -> list[Case]:
     cases: list[Case] = []
     mistakes: list[PackMistake] = []
     count = 0
-    for line, data in reader(file, str(path), mistakes):
-        count += 1
-        try:
-            cases.append(_checked(data, PackMistake(str(path), line, "", "")))
-        except PackError as error:
-            mistakes += error.mistakes
+    try:
+        for line, data in reader(file, str(path), mistakes):
+            count += 1
+            try:
+                cases.append(_checked(data, PackMistake(str(path), line, "", "")))
+            except PackError as error:
+                mistakes += error.mistakes
+    except PackError as error:  # the rest of the file cannot be read
+        mistakes += error.mistakes
     if not count and not mistakes:
         mistakes.append(PackMistake(str(path), 1, "", "the file has no cases"))
     if mistakes:
@@ -212,6 +215,7 @@ def _read_csv(file: Path, name: str, mistakes: list[PackMistake]) -> _Read:
     csv.field_size_limit(max(csv.field_size_limit(), BOUNDS.bytes))  # the bounds of a case are ours
     reader = csv.reader(io.StringIO(_text(file, name), newline=""), strict=True)
     head: list[str] | None = None
+    wrong: list[PackMistake] = []
     try:
         while True:
             line = reader.line_num + 1
@@ -221,11 +225,12 @@ def _read_csv(file: Path, name: str, mistakes: list[PackMistake]) -> _Read:
             if not any(cells):
                 continue
             if head is None:
-                head = _head(cells, name)
+                head, wrong = cells, _wrong_columns(cells, name)
+                mistakes += wrong
             elif len(cells) != len(head):
                 said = f"expected {len(head)} columns, got {len(cells)}"
                 mistakes.append(PackMistake(name, line, "", said))
-            else:
+            elif not wrong:
                 try:
                     yield line, _row(head, cells)
                 except ValueError as error:
@@ -234,7 +239,8 @@ def _read_csv(file: Path, name: str, mistakes: list[PackMistake]) -> _Read:
         raise PackError.at(name, reader.line_num, f"expected CSV: {error}") from None
 
 
-def _head(cells: Sequence[str], name: str) -> list[str]:
+def _wrong_columns(cells: Sequence[str], name: str) -> list[PackMistake]:
+    """The mistakes in the first row of a CSV file, which names the columns."""
     other = re.search(r"[;\t|]", cells[0]) if len(cells) == 1 else None
     if other is not None:  # as spreadsheets write it in countries with decimal commas
         said = f"expected commas between the columns, got {other[0]!r} in {cells[0]!r:.80}"
@@ -252,9 +258,7 @@ def _head(cells: Sequence[str], name: str) -> list[str]:
         for key in [cell.partition(".")[0]]
         if key != cell and key in cells
     ]
-    if wrong:
-        raise PackError(wrong)
-    return list(cells)
+    return wrong
 
 
 def _row(head: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:

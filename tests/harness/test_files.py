@@ -321,6 +321,14 @@ def test_mistakes_in_cases_name_their_line(project: Path, name: str, text: str |
     assert said in str(caught.value)
 
 
+def test_a_mistake_in_a_csv_file_hides_no_other(project: Path) -> None:
+    for text, lines in (("id,inptu\na,1,2\nb,2\n", [1, 2]), ('id,input\na,1,2\na,"{"\n"b,1\n', [2, 3, 4])):
+        (project / "c.csv").write_text(text)
+        with pytest.raises(PackError) as caught:
+            load_cases("c.csv")
+        assert [mistake.line for mistake in caught.value.mistakes] == lines
+
+
 def test_all_mistakes_of_all_files_are_reported_at_once(files: Path) -> None:
     (files / "suite.yaml").write_text(
         SUITE.replace("use: contains", "use: contain").replace("app.py:graph, ", "app.py:graph, outputs: x, ")
