@@ -124,7 +124,7 @@ class Recordings:
         try:
             return locked(self._place)
         except BlockingIOError:
-            said = "another process records it. Wait until it has finished"
+            said = "another process, or another suite of that name, records it. Wait, or rename one"
         except OSError as error:
             said = f"it cannot be written: {why_unwritable(self.folder, error)}"
         raise RecordingError(f"the folder {str(self.folder)!r} of recordings: {said}.")

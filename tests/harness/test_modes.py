@@ -180,7 +180,7 @@ def test_the_head_of_a_replay_names_the_days_of_its_recordings() -> None:
 def test_one_process_records_a_suite_at_a_time() -> None:
     folder = Path("recordings/recorded")
     recordings = Recordings(folder, "record")
-    with pytest.raises(RecordingError, match="another process records it"):
+    with pytest.raises(RecordingError, match="another process, or another suite of that name, records it"):
         suite().run(graph(Spy("plan")), mode="record")
     recordings.close()
     assert not folder.exists()  # nothing was recorded
