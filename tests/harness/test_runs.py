@@ -214,7 +214,12 @@ def test_a_signal_ends_a_run_with_a_report_and_the_command_that_goes_on(suites: 
         text=True,
         preexec_fn=in_background,
     )
-    until(lambda: any('"case"' in each.read_text() for each in suites.glob(".arbiter/evals/*/journal.jsonl")))
+    done = '"kind":"case"'
+    until(
+        lambda: any(
+            each.read_text().count(done) == 2 for each in suites.glob(".arbiter/evals/*/journal.jsonl")
+        )
+    )
     process.send_signal(number)
     out, err = process.communicate(timeout=100)
     assert process.returncode == 130
