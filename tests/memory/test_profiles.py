@@ -325,6 +325,31 @@ def test_a_field_of_the_messages_that_also_ask_to_forget_it_is_not_filled(mode: 
     assert "Oslo" not in json.dumps(shop.cycle.memory.export("ada"))
 
 
+@pytest.mark.parametrize(
+    ("sources", "told", "city"),
+    [
+        (["m1"], "Oslo", None),
+        (["m2"], "Oslo", None),
+        (["m2"], "Rome", "Rome"),
+        (["m1"], "Rome", None),
+        (["m3"], "Oslo", "Oslo"),
+    ],
+)
+def test_an_answer_that_fills_a_field_and_names_it_in_a_wish_does_not_keep_what_was_forgotten(
+    sources: list[str], told: str, city: str | None
+) -> None:
+    """What the wish itself or a later message says anew is kept."""
+    answer = json.loads(said(UserProfile={"city": told, "source_message_ids": sources}))
+    wish = {"id": "UserProfile.city", "message_id": "m2"}
+    shop = Shop(json.dumps({**answer, "forget": [wish]}), conversation_length=32)
+    before = Shop(said(UserProfile={"city": "Oslo"}), store=shop.store)
+    before.hears("I live in Oslo", "m0", room="before")
+    for id, text in (("m1", "Oslo, or Rome?"), ("m2", "Away with my city"), ("m3", "Hm")):
+        shop.tells(text, id)
+    shop.arbiter_os.drain(10)
+    assert shop.profile().city == city
+
+
 @pytest.mark.parametrize("subject", [None, "user", "ada", "u-1", "Ada"])
 def test_a_field_is_not_filled_whatever_an_answer_calls_the_user(subject: str | None) -> None:
     answer = json.loads(said(UserProfile={"city": "Oslo"}))

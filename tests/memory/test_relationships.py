@@ -11,6 +11,7 @@ import pytest
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
+from arbiter.memory import EvaluationCycle, FactRules
 from arbiter.memory.reflection._relationships import (
     COUNTED,
     MAX_TAGS,
@@ -97,6 +98,23 @@ async def test_a_relationship_of_an_entity_with_itself_is_dropped(plain: MemoryS
     relationships = known_in(plain)
     assert await relationships.upsert([seen(source="a", target="a")], turn()) == Upserted(self_loops=1)
     assert await relationships.of() == []
+
+
+async def test_undoing_a_forgetting_brings_words_of_tags_and_metadata_back() -> None:
+    memory = EvaluationCycle(
+        store=InMemoryStore(), clock=lambda: START, fact_rules=FactRules(undo_within=timedelta(days=1))
+    ).memory
+    relationships = known_in(memory.store)
+    await relationships.upsert([seen("sailing_mate", "friend", likes="sailing")], turn())
+    fact = await memory.aremember("a", "A loves boats", slot="sport", value="sailing")
+    gone = await memory.aforget("a", id=fact.id)
+    await relationships.upsert([seen("colleague")], turn(run="later"))
+    [left] = await relationships.of("a")
+    assert (left.tags, left.metadata) == (("friend", "colleague"), {"interactions": 2})
+    assert await memory.aundo("a", id=gone.id) == 1
+    [back] = await relationships.of("a")
+    assert {*back.tags} == {"sailing_mate", "friend", "colleague"}
+    assert back.metadata == {"interactions": 2, "likes": "sailing"}
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,17 @@ async def test_a_plan_that_is_put_off_takes_effect_later() -> None:
     assert await chat.known() == [PORTLAND]
 
 
+@pytest.mark.parametrize(("fields", "moved"), [({}, True), ({"already_known": True}, False)])
+async def test_a_plan_that_comes_true_early_holds_from_then_on(fields: dict[str, Any], moved: bool) -> None:
+    """Its words are said again without a date. A model that knows the plan can repeat it: it is shown the date."""
+    chat = Chat({**MOVES, "Here": status(PORTLAND, kind="home", **fields)}, "supersedes")
+    for text in ("I live in Seattle.", "From January on I live in Portland.", "Here I am in Portland."):
+        chat.pass_by(days=1)
+        await chat.say(text)
+    assert ", about user-1, from 2027-01-01): User lives in Portland" in chat.model.prompt()
+    assert await chat.known() == ([PORTLAND] if moved else [SEATTLE])
+
+
 async def test_plans_follow_one_another() -> None:
     chat = Chat(MOVES, "supersedes")
     for text in ("I live in Seattle.", "From January on I live in Portland.", "And then Bergen, in June."):

@@ -131,12 +131,8 @@ class Bin(Records):
             written = value is None
             if value is not None and "fields" in saved:  # a profile, of which only a part was forgotten
                 return {**value, "fields": put_back(value["fields"], saved["fields"])}
-            if value is not None and ns[2] == OwnNames.kind:  # of which only some were forgotten
-                names = [*saved[OwnNames.field], *value[OwnNames.field]]
-                return {
-                    **value,
-                    OwnNames.field: [name for at, name in enumerate(names) if name not in names[:at]],
-                }
+            if value is not None and (ns == related.all or ns[2] == OwnNames.kind):  # the same of lists
+                return {name: _united(saved.get(name), part) for name, part in value.items()}
             return saved if value is None else value
 
         related = Related(self.store, self.agent_id)
@@ -173,6 +169,17 @@ async def empty_bins(store: MemoryStore, agent_id: str, now: datetime) -> None:
             _HOURS,
             lambda value: {_HOURS: [hour for hour in _hours(value) if hour >= this]},
         )
+
+
+def _united(saved: Any, now: Any) -> Any:
+    """What there is now with the members that only the saved one has."""
+    given: Any = now
+    if isinstance(now, dict):
+        return {**dict[str, Any](saved or {}), **given}
+    if not isinstance(now, list):
+        return given
+    both: list[Any] = [*(saved or ()), *given]
+    return [part for at, part in enumerate(both) if part not in both[:at]]
 
 
 def _said(value: Value) -> tuple[object, str]:

@@ -262,8 +262,10 @@ class FactEvaluator(CognitiveEvaluator):
                 names=await self._names(outcome.value.names, fresh, ctx),
             )
             updates = updates_in(outcome.value, self.schemas)
-            gone = wishes.carried.gone[commanded:]  # a command says itself how far it goes
-            filled = await self._fill(ctx, updates, fresh, claims, kept=kept, gone=gone)
+            carried = replace(
+                wishes.carried, gone=wishes.carried.gone[commanded:]
+            )  # a command says how far it goes
+            filled = await self._fill(ctx, updates, fresh, claims, kept=kept, carried=carried)
             if wishes.carried.asking:
                 # What such a message says anew is learned first; then no prompt repeats what it asks to forget.
                 await ctx.tombstones.bury((), at=ctx.clock(), asked=wishes.carried.asking)
@@ -328,10 +330,11 @@ class FactEvaluator(CognitiveEvaluator):
         claims: Sequence[Claim],
         *,
         kept: Sequence[Claim],
-        gone: Sequence[Fact],
+        carried: Carried,
     ) -> Counter[str]:
         """Fill the profiles of speakers with what they have said of themselves in these messages, but for values that
-        tell what was forgotten: the facts that are `gone`, and the `claims` that are not `kept`."""
+        tell what was forgotten: the facts that are gone, the `claims` that are not `kept`, and fields that a later
+        message asks to forget."""
         rules = facts_of(ctx).rules
         filled = Counter[str]()
         # The same answer may have said that a message is not to be remembered.
@@ -363,8 +366,18 @@ class FactEvaluator(CognitiveEvaluator):
             ]
             stay = [claim for claim in mine if claim in kept and {*claim.source_message_ids} & {*own}]
             go = [claim for claim in mine if claim not in stay and {*claim.source_message_ids} & {*said}]
-            go_too = [fact for fact in gone if fact.subject == entity]
-            values = still_told(update.values, gone=[*go, *go_too], kept=stay)
+            go_too = [fact for fact in carried.gone if fact.subject == entity]
+            asked = max((said.index(id) for id in carried.asking if id in said), default=-1)
+            told_at = max(map(said.index, sources))
+            unwanted = carried.fields if entity == ctx.entity_id else {}
+            wanted = {
+                name: value
+                for name, value in update.values.items()
+                if (listed := listed_as(update.schema.__name__, name)) not in unwanted
+                or told_at > asked
+                or (told_at == asked and value != unwanted[listed])
+            }
+            values = still_told(wanted, gone=[*go, *go_too], kept=stay)
             filled += await profiles.update(update.schema, values, mention)
         return filled
 

@@ -395,13 +395,13 @@ def extraction(
     """
     today = ctx.clock()
     bio = "\n".join(ctx.character.bio)
-    true = _listing(fact for fact in known if fact.state in OPEN)
-    past = _listing(fact for fact in known if fact.state not in OPEN)
+    true = _listing((fact for fact in known if fact.state in OPEN), today)
+    past = _listing((fact for fact in known if fact.state not in OPEN), today)
     facts = [f"The known facts, each with its id:\n{quote(true)}" if true else "No facts are known."]
     if past:
         facts.append(f"No longer true, each with its id:\n{quote(past)}")
     if told:
-        facts.append(f"{_TOLD}\n{quote(_listing(told))}")
+        facts.append(f"{_TOLD}\n{quote(_listing(told, today))}")
     said = ["The new messages:", *(_said(message, ctx) for message in fresh)]
     if earlier:
         said = ["Earlier messages, context only:", *(_said(message, ctx) for message in earlier), *said]
@@ -427,11 +427,12 @@ def extraction(
     )
 
 
-def _listing(facts: Iterable[Fact]) -> str:
-    return "\n".join(
-        f"{fact.id} ({fact.type}, about {visible(fact.subject)[:100]}): {visible(fact.claim)}"
-        for fact in facts
-    )
+def _listing(facts: Iterable[Fact], now: datetime) -> str:
+    def about(fact: Fact) -> str:
+        since = f", from {fact.valid_from.date()}" if fact.valid_from and fact.planned(now) else ""
+        return f"{fact.type}, about {visible(fact.subject)[:100]}{since}"
+
+    return "\n".join(f"{fact.id} ({about(fact)}): {visible(fact.claim)}" for fact in facts)
 
 
 def label(id: str) -> str:

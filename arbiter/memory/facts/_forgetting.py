@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 from arbiter.memory._notes import Related, Traces
@@ -59,7 +60,8 @@ class Wanted:
 
 
 class Forgetting:
-    """One forgetting of an entity. `gone` are the facts that it has deleted so far, by scope and id."""
+    """One forgetting of an entity. `gone` are the facts that it has deleted so far, by scope and id, and `fields` the
+    fields of profiles that were named, with their values."""
 
     def __init__(
         self, store: MemoryStore, rules: FactRules, *, agent_id: str, entity_id: str, now: datetime
@@ -70,6 +72,7 @@ class Forgetting:
         self.entity_id = entity_id
         self.now = now
         self.gone: dict[tuple[str, str], Fact] = {}
+        self.fields: dict[str, Any] = {}
         self._spaces = [namespace(agent_id, kind, entity_id) for kind in KINDS.values()]
         self._traces = Traces(store, agent_id, entity_id)
         self._bin = Bin(store, agent_id, entity_id)
@@ -80,6 +83,7 @@ class Forgetting:
     async def forget(self, wanted: Wanted) -> Forgotten:
         """Delete everything `wanted`, including concurrent writes."""
         await empty_bins(self.store, self.agent_id, self.now)
+        self.fields = dict.fromkeys(wanted.fields)
         if wanted.edited:
             self.rules = replace(self.rules, undo_within=None)
         if wanted.everything is not None:
@@ -215,8 +219,10 @@ class Forgetting:
 
         for key, value in await profiles.taken_by(left):
             for name, taken in value["fields"].items():
-                for room_id in taken["room_ids"] if listed_as(key, name) in wanted.fields else ():
-                    rooms.setdefault(room_id, set()).update(taken["source_message_ids"])
+                if (listed := listed_as(key, name)) in wanted.fields:
+                    self.fields[listed] = taken["value"]
+                    for room_id in taken["room_ids"]:
+                        rooms.setdefault(room_id, set()).update(taken["source_message_ids"])
             await self._into_bin([(profiles.space, key, value)], {})
             await self._bury(rooms)
             await profiles.keep(key, left)
@@ -254,12 +260,13 @@ class Forgetting:
             return None if value is None or wanted.everything else _without(value, mentions)
 
         related = Related(self.store, self.agent_id)
-        entries = await related.of(self.entity_id)
-        if wanted.everything:
-            await self._into_bin([(related.all, entry.key, entry.value) for entry in entries], {})
-        for entry in entries:
-            source, target = str(entry.value.get("source")), str(entry.value.get("target"))
-            await related.update(entry.key, source, target, change)
+        for entry in await related.of(self.entity_id):
+            if (after := change(entry.value)) != entry.value:
+                stay = after["tags"] if after else ()
+                lost = {**entry.value, "tags": [tag for tag in entry.value["tags"] if tag not in stay]}
+                await self._into_bin([(related.all, entry.key, lost)], {})
+                source, target = str(entry.value.get("source")), str(entry.value.get("target"))
+                await related.update(entry.key, source, target, change)
 
     def _mentions(self, wanted: Wanted) -> Callable[[str], bool]:
         """A test for texts that mention what was forgotten. The words are compared now and kept nowhere."""

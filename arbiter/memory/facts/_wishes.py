@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
@@ -34,8 +35,8 @@ _PATIENCE = 2
 @dataclass(slots=True, kw_only=True)
 class Carried:
     """The outcome of the wishes of one turn, as counts and ids. `gone` are the deleted facts, `unsaid` new claims
-    that are not to be learned, and `asking` the messages whose wish was carried out; `ignored` counts unknown ids
-    and those of others."""
+    that are not to be learned, `fields` those of profiles with the values that they had, and `asking` the messages
+    whose wish was carried out; `ignored` counts unknown ids and those of others."""
 
     forgotten: int = 0
     off_record: int = 0
@@ -45,6 +46,7 @@ class Carried:
     undo_ids: list[str] = field(default_factory=list[str])
     gone: list[Fact] = field(default_factory=list[Fact])
     unsaid: set[str] = field(default_factory=set[str])
+    fields: dict[str, Any] = field(default_factory=dict[str, Any])
     asking: dict[str, None] = field(default_factory=dict[str, None])
 
     def add(self, forgotten: Forgotten) -> None:
@@ -288,6 +290,7 @@ class WishBook:
         forgetting = self._forgetting(speaker)
         self.carried.add(await forgetting.forget(wanted))
         self.carried.gone += forgetting.gone.values()
+        self.carried.fields |= forgetting.fields
 
     async def _is_done(self, message: BaseMessage) -> None:
         """Note a message whose wish was carried out: at the end, so that a crash repeats it, and apart, so that

@@ -169,10 +169,13 @@ class Writer:
                 counted = False
                 return value
             before = fact
-            literally = normal_form(fact.claim) == normal_form(candidate.claim.claim)
-            after, counted = mentioned(fact, candidate.mention, self.rules, literally=literally)
+            claim, told = candidate.claim, candidate.mention
+            literally = normal_form(fact.claim) == normal_form(claim.claim)
+            after, counted = mentioned(fact, told, self.rules, literally=literally)
+            if literally and fact.planned(told.at) and not (claim.already_known or claim.valid_from):
+                claim = replace(claim, valid_from=told.at)  # a plan has come true early
             if counted and event == "confirmed":
-                after = detailed(after, candidate.claim, self.rules)
+                after = detailed(after, claim, self.rules)
             return value if after is fact else after.to_value()
 
         if candidate.mention.speaker not in known.fact.speakers:
