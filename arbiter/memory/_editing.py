@@ -22,7 +22,7 @@ from arbiter.memory.answers import CallBudget
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._changes import CLOSED, corrected, unlinked
 from arbiter.memory.facts._fact_store import facts_of
-from arbiter.memory.facts._intake import LONGEST
+from arbiter.memory.facts._intake import LONGEST, wrong_text
 from arbiter.memory.facts._normal import FactIds, normal_form
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.facts._rules import expiry
@@ -109,10 +109,10 @@ class Editing:
 
     def refusal(self, claim: Claim, ingested: Ingested) -> str:
         """The reason why a claim was not stored, without its words."""
-        if has_secret(claim.claim, subject=claim.subject, slot=claim.slot, value=claim.value):
-            return "it holds a secret"
         if ingested.dropped_invalid:
             return f"it is blank, or longer than {LONGEST:,} characters"
+        if has_secret(claim.claim, subject=claim.subject, slot=claim.slot, value=claim.value):
+            return "it holds a secret"
         if ingested.dropped_private:
             return "it is sensitive (FactRules(allow_sensitive=True) keeps such claims), off the record or forgotten"
         if claim.type == "opinion" and not self.rules.store_opinions:
@@ -146,8 +146,8 @@ class Editing:
             changed = Fact.from_value({**fact.to_value(), **changes})
         except ValueError as error:
             raise ParameterError("edit", "changes", f"{str(error).partition(': ')[2]}.") from None
-        if not changed.claim.strip() or len(changed.claim) > LONGEST:
-            raise ParameterError("edit", "claim", f"expected a text of at most {LONGEST:,} characters.")
+        if (wrong := wrong_text(changed)) is not None:
+            raise ParameterError("edit", wrong, f"expected a text of at most {LONGEST:,} characters.")
         if has_secret(changed.claim, subject=changed.subject, slot=changed.slot, value=changed.value):
             raise ParameterError("edit", "claim", "it holds a secret, which is never stored.")
         sensitive = changed.sensitivity == "sensitive" or category(changed.claim, changed.slot, changed.value)

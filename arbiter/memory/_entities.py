@@ -260,17 +260,20 @@ _FOUND = 32
 _SHARED = 64
 """Ids that the index keeps for one name. A name that several entities share means none of them anyway."""
 _MOST_TERMS = 200
+_LONGEST_NAME = 2_000
+"""Characters of a registered name or id that are looked at."""
 
 
 def _terms(entity: Entity) -> dict[str, str]:
     """The sequences of words under which an entity is found: "whole" names and ids, and "part" of a name."""
     found: dict[str, str] = {}
-    for name in entity.names:
+    names = [name[:_LONGEST_NAME] for name in (entity.id, *entity.names)]
+    for name in names[1:]:
         words = _words(_folded(name))
         for size in range(1, MOST_WORDS + 1):
             for at in range(len(words) - size + 1):
                 found.setdefault(" ".join(words[at : at + size]), "part")
-    whole = (" ".join(_words(_folded(name))) for name in (entity.id, *entity.names))
+    whole = (" ".join(_words(_folded(name))) for name in names)
     return dict([*found.items()][:_MOST_TERMS]) | {term: "whole" for term in whole if term}
 
 

@@ -13,7 +13,7 @@ from arbiter.memory._notes import KEYS, Related, Traces, read_key
 from arbiter.memory._records import KINDS, Fact, Goal, Record, Relationship, Thought, mistakes_in
 from arbiter.memory._tombstones import Tombstones
 from arbiter.memory.facts import FactRules
-from arbiter.memory.facts._intake import LONGEST
+from arbiter.memory.facts._intake import LONGEST, wrong_text
 from arbiter.memory.facts._normal import FactIds
 from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.facts._privacy import has_secret
@@ -101,7 +101,8 @@ class Import:
         entity_id = fields.pop("entity_id", fields.get("subject"))
         known = ("entity_id", *Fact.__dataclass_fields__)
         for name in fields.keys() - {*known}:
-            self.mistakes.append(f"{where}.{name}: there is no such field.{nearest(str(name), known)}")
+            found = str(name)[:80]
+            self.mistakes.append(f"{where}.{found}: there is no such field.{nearest(found, known)}")
         entity_id = self._entity(entity_id, f"{where}.")
         now = self.clock().isoformat()
         seen = fields.get("first_seen_at", fields.get("last_seen_at", now))
@@ -175,8 +176,8 @@ class Import:
         if isinstance(record, Fact):
             if record.agent_id != self.agent_id:
                 return f".agent_id: expected {self.agent_id!r}, got {record.agent_id!r:.80}"
-            if not record.claim.strip() or len(record.claim) > LONGEST:
-                return f".claim: expected a text of 1 to {LONGEST:,} characters"
+            if (wrong := wrong_text(record)) is not None:
+                return f".{wrong}: expected a text of 1 to {LONGEST:,} characters"
             if not 0 <= record.confidence <= 1:
                 return f".confidence: expected 0 to 1, got {record.confidence!r}"
             if has_secret(record.claim, subject=record.subject, slot=record.slot, value=record.value):

@@ -16,6 +16,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 
 from arbiter import ArbiterOS
+from arbiter.errors import ParameterError
 from arbiter.memory import (
     EvaluationCycle,
     FactEvaluator,
@@ -206,3 +207,33 @@ def test_what_is_beyond_the_bound_is_shown_to_no_model() -> None:
     assert any("characters left out" in prompt for prompt in prompts)
     assert all("MIDDLE" not in prompt for prompt in prompts)
     assert all(len(prompt) < 6 * SHOWN for prompt in prompts)
+
+
+@pytest.mark.parametrize("text", ["\n", "a. ", "\ufdfa"])
+def test_long_ids_names_and_values_cost_a_program_little(text: str) -> None:
+    memory = EvaluationCycle(store=InMemoryStore()).memory
+    fact = memory.remember("ada", "Ada sails")
+    long = text * (100_000 // len(text))
+
+    def refused() -> None:
+        with pytest.raises(ParameterError, match="value: expected a text of at most 2,000 characters"):
+            memory.edit("ada", fact.id, value=long)
+        with pytest.raises(ParameterError, match="there is no such field") as caught:
+            memory.import_([{"entity_id": "ada", "claim": "Ada rows", long: 1}])
+        assert len(str(caught.value)) < 300
+
+    for work in (
+        lambda: memory.facts(long),
+        lambda: memory.export(long),
+        lambda: memory.forget(long, "x"),
+        lambda: memory.search("sails", long),
+        lambda: memory.remember("ada", "Ada sails", room_id=long),
+        lambda: memory.register_entity("bob", long),
+        refused,
+    ):
+        took: list[float] = []
+        for _ in range(3):
+            begun = time.process_time()
+            work()
+            took.append((time.process_time() - begun) * 1000)
+        assert min(took) <= MOST_MS

@@ -351,14 +351,19 @@ class Intake:
         return next((message for message in self._latest() if isinstance(message, HumanMessage)), None)
 
 
+def wrong_text(claim: Claim | Fact) -> str | None:
+    """The field whose text is too long, or `claim` if it is blank; None if all are right."""
+    texts: dict[str, Any] = {name: getattr(claim, name) for name in ("claim", "slot", "value")}
+    for name, text in texts.items():
+        if not isinstance(text or "", str) or len(text or "") > LONGEST:
+            return name
+    return None if (texts["claim"] or "").strip() else "claim"
+
+
 def _is_claim(claim: Claim) -> bool:
-    texts: tuple[Any, ...] = (claim.claim, claim.subject or "", claim.slot or "", claim.value or "")
-    return (
-        all(isinstance(text, str) and len(text) <= LONGEST for text in texts)
-        and bool(claim.claim.strip())
-        and len(claim.subject or "") <= _LONGEST_SUBJECT
-        and claim.type in KINDS
-    )
+    subject: Any = claim.subject or ""
+    is_named = isinstance(subject, str) and len(subject) <= _LONGEST_SUBJECT
+    return is_named and wrong_text(claim) is None and claim.type in KINDS
 
 
 def _is_secret(claim: Claim) -> bool:

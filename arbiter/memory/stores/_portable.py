@@ -61,7 +61,8 @@ def joined(parts: tuple[str, ...]) -> str:
 
 
 def _encoded(text: str) -> str:
-    return _UNSAFE.sub(lambda found: _percent(found.group()), text)
+    """The beginning of a text, as far as a label has it."""
+    return _UNSAFE.sub(lambda found: _percent(found.group()), text[: _LONGEST_LABEL + 1])
 
 
 def _percent(character: str) -> str:
@@ -98,7 +99,7 @@ def clean_text(text: str) -> str:
     if not _BROKEN.search(text):
         return text
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins surrogate pairs
-    return _BROKEN.sub("\ufffd", whole)
+    return whole.replace("\x00", "\ufffd")
 
 
 def clean(value: object) -> Any:
