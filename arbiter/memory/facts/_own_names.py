@@ -87,32 +87,23 @@ def names_itself(slot: str | None) -> bool:
 _BEFORE = 60
 _LONGEST = 4_000
 _PLACES = 64
-_PHRASES = (
-    *("i am", "i'm", "im", "my name is", "my name's", "call me"),
-    *("ich bin", "ich heiße", "ich heisse", "mein name ist", "ik ben", "ik heet", "mijn naam is"),
-    *("je suis", "je m'appelle", "mon nom est", "moi c'est", "moi, c'est"),
-    *("soy", "yo soy", "me llamo", "mi nombre es", "sono", "mi chiamo", "il mio nome è"),
-    *("sou", "eu sou", "me chamo", "eu me chamo", "meu nome é", "o meu nome é"),
-    *("jag heter", "jag är", "jeg heter", "jeg hedder", "jeg er", "olen", "nimeni on"),
-    *("jestem", "nazywam się", "mam na imię", "jmenuji se", "меня зовут", "я", "мене звати"),
-    *("benim adım", "adım", "我叫", "我是", "我的名字是", "我的名字叫", "私は", "僕は", "저는", "제 이름은"),
+# Phrases before a name; "~" is the place of a negation, with which a phrase takes the name back.
+_phrases = (
+    "i am ~|i'm ~|im ~|my name is ~|my name's ~|(?:(do not) )?call me|ich bin ~|ich heiße ~|ich heisse ~"
+    "|mein name ist ~|ik ben ~|ik heet ~|mijn naam is ~|je ~ suis ~|je ~ m'appelle ~|mon nom ~ est ~|moi c'est"
+    "|moi, c'est|(?:yo )?(?:(no) )?soy|(?:(no) )?me llamo|mi nombre (?:(no) )?es|~ sono|~ mi chiamo|il mio nome ~ è"
+    r"|~ sou|eu ~ sou|~ me chamo|eu ~ me chamo|(?:\bo )?meu nome ~ é|jag heter ~|jag är ~|jeg heter ~|jeg hedder ~"
+    "|jeg er ~|olen|nimeni on|~ jestem|~ nazywam się|mam na imię ~|jmenuji se|меня ~ зовут ~|я ~|мене ~ звати ~"
+    "|benim adım|adım|我~叫|我~是|我的名字~是|我的名字~叫|私は|僕は|저는|제 이름은"
 )
-_DENIALS = (
-    *("i am not", "i'm not", "im not", "my name is not", "my name isn't", "my name's not", "don't call me"),
-    *(
-        "ich bin nicht",
-        "ich heiße nicht",
-        "ich heisse nicht",
-        "mein name ist nicht",
-        "ik ben niet",
-        "ik heet niet",
-    ),
-    *("je ne suis pas", "je suis pas", "je ne m'appelle pas", "je m'appelle pas", "no soy", "yo no soy"),
-    *("no me llamo", "non sono", "non mi chiamo", "não sou", "eu não sou", "não me chamo", "jag heter inte"),
-    *("jag är inte", "jeg heter ikke", "jeg hedder ikke", "jeg er ikke", "nie jestem", "nie nazywam się"),
-    *("меня зовут не", "меня не зовут", "я не", "мене звати не", "我不叫", "我不是", "我的名字不是"),
-)
-_ARTICLES = ("the", "die", "der", "a", "o")
+_NEGATED = {
+    "~ ": "(?:(non|não|ne|nie|не) )?",
+    " ~": "(?: (not|nicht|niet|pas|inte|ikke|nie|не))?",
+    "~": "(不)?",
+}
+for _place, _negation in _NEGATED.items():
+    _phrases = _phrases.replace(_place, _negation)
+_INTRODUCING = re.compile(rf"(?:{_phrases})(?: (?:the|die|der|a|o))?$")
 _GREETINGS = words_of(
     "hi hello hey hallo hei hej hola salut bonjour ciao olá oi moin servus there all und and"
 )
@@ -137,8 +128,8 @@ _ANOTHERS_AFTER = re.compile(
     rf"(?:,| is| ist| es| est| è| é| är| er)? (?:(?:{_MINE}) (?P<who>[^\W\d]+)|an? (?P<a>[^\W\d]+) of (?:mine|ours))"
     r"|は(?:私|僕|俺)の(?P<cjk>\w+)"
 )
+_OF_PHRASES = words_of(re.sub(r"\W", " ", _phrases))
 _NAMING = re.compile("nam|nom|имя|зовут|isim|adım|名|이름")
-_OF_PHRASES = words_of(" ".join((*_PHRASES, *_DENIALS)))
 _TOO = re.compile(
     r",? ?(?:too|also|as well|auch|también|aussi|anche|também|ook|också|også|też|тоже|也|도|も)(?!\w)"
 )
@@ -155,19 +146,13 @@ def introduces(text: str, name: str) -> bool:
     This is for models that do not list the speakers who introduce themselves; it does not find every
     introduction.
     """
-    return any(
-        _opens(before, _PHRASES, _GREETINGS) and not _NOT.match(after)
-        for before, after in _places_of(text, name)
-    )
+    return any(_is_own(before, after, _GREETINGS) for before, after in _places_of(text, name))
 
 
 def denies(text: str, name: str) -> bool:
     """True if a message begins a sentence with "I'm not Ada", in as many languages."""
     after_these = _GREETINGS | _TAKING_BACK
-    return any(
-        _opens(before, _PHRASES if _NOT.match(after) else _DENIALS, after_these)
-        for before, after in _places_of(text, name)
-    )
+    return any(_is_own(before, after, after_these) is False for before, after in _places_of(text, name))
 
 
 def tells_of_another(text: str, name: str) -> bool:
@@ -206,7 +191,7 @@ def _places_of(text: str, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_anothers(before: str, after: str) -> bool:
-    if _opens(before, _PHRASES, _GREETINGS):
+    if _is_own(before, after, _GREETINGS):
         return _TOO.match(after) is not None
     found = _ANOTHERS_BEFORE.search(before[-_BEFORE:]) or _ANOTHERS_AFTER.match(after[:_BEFORE])
     who = next(filter(None, found.groups()), "") if found else ""
@@ -219,18 +204,11 @@ def _ends(after: str) -> bool:
     return not goes_on and not after.startswith(_OF_ANOTHER)
 
 
-def _opens(before: str, phrases: Collection[str], leading: Collection[str]) -> bool:
-    """True if the text before a name ends with one of the phrases, at the beginning of a sentence or after one of
-    the `leading` words."""
-    head = before[-_BEFORE:].rstrip()
-    words = head.rsplit(" ", 1)
-    if len(words) == 2 and words[1] in _ARTICLES:
-        head = words[0]
-    for phrase in phrases:
-        if head.endswith(phrase):
-            rest = head.removesuffix(phrase).rstrip()
-            if not rest:
-                return len(before) <= _BEFORE
-            if rest[-1] in _OPENING or rest.split()[-1] in leading:
-                return True
-    return False
+def _is_own(before: str, after: str, leading: Collection[str]) -> bool | None:
+    """True if one of the phrases ends the text before a name, at the beginning of a sentence or after one of the
+    `leading` words; False if it does with a negation."""
+    head = before[-_BEFORE:].rstrip().replace("n't", " not")
+    found = _INTRODUCING.search(head)
+    rest = head[: found.start()].rstrip() if found else ""
+    begins = rest[-1] in _OPENING or rest.split()[-1] in leading if rest else len(before) <= _BEFORE
+    return not (found.lastindex or _NOT.match(after)) if found and begins else None
