@@ -62,12 +62,7 @@ class Facts(Protocol):
     ) -> Ingested: ...
 
     async def facts(
-        self,
-        entity_id: str,
-        *,
-        state: str | None = "active",
-        kinds: Sequence[str] = ...,
-        limit: int | None = None,
+        self, entity_id: str, *, state: str | None = "active", kinds: Sequence[str] = ...
     ) -> list[Fact]: ...
 
     async def relevant(

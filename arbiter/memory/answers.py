@@ -232,7 +232,10 @@ class Reader(Generic[T]):
                     return None
                 without += left_out
             else:
-                return (value, without + dropped) if self._says_something(given) else None
+                told = (given[key] for keys in self.keys.values() for key in keys & {*given})
+                return (
+                    (value, without + dropped) if any(part not in ([], "", None) for part in told) else None
+                )
         return None
 
     def _leave_out(self, given: dict[str, Any], error: ValidationError) -> int:
@@ -257,9 +260,6 @@ class Reader(Generic[T]):
                 items: list[Any] = given[key]
                 given[key] = [item for number, item in enumerate(items) if number not in numbers]
         return sum(map(len, wrong.values()))
-
-    def _says_something(self, given: Mapping[str, Any]) -> bool:
-        return any(given[key] not in ([], "", None) for keys in self.keys.values() for key in keys & {*given})
 
 
 def _keys(schema: type[BaseModel]) -> dict[str, set[str]]:

@@ -140,7 +140,8 @@ class TrustProfile(Record):
 def age_weight(at: datetime, now: datetime) -> float:
     """The weight of evidence by age: 0.85 when it is new, and at least 0.15. Times in the future count as
     now."""
-    return 0.7 * math.exp(-0.5 * _days(at, now)) + 0.3 * 0.5
+    days = max(0.0, (now - at).total_seconds() / 86_400)
+    return 0.7 * math.exp(-0.5 * days) + 0.3 * 0.5
 
 
 def dimensions(evidence: Iterable[Evidence], now: datetime) -> dict[str, float]:
@@ -195,10 +196,6 @@ def _easy(piece: Evidence) -> bool:
 
 def _order(piece: Evidence) -> tuple[datetime, str]:
     return piece.at, piece.id
-
-
-def _days(at: datetime, now: datetime) -> float:
-    return max(0.0, (now - at).total_seconds() / 86_400)
 
 
 # Keeping and collecting it ------------------------------------------------------------------------

@@ -149,11 +149,6 @@ async def test_facts_are_listed_newest_first_and_all_of_them(any_store: BaseStor
         await room.hears("...", claim(f"User is number {number}"))
     known = await room.learned.facts("user-1")
     assert [f.claim for f in known] == [f"User is number {n}" for n in reversed(range(30))]
-    some = await room.learned.facts("user-1", limit=3)
-    assert len(some) == 3
-    if isinstance(any_store, InMemoryStore):  # SQLite knows when something was written by the second
-        assert some == known[:3]
-    assert await room.learned.facts("user-1", limit=0) == []
 
 
 async def test_the_newest_facts_are_found_behind_expired_ones() -> None:
@@ -162,7 +157,7 @@ async def test_the_newest_facts_are_found_behind_expired_ones() -> None:
     room.passes(minutes=1)
     await room.hears("...", *[claim(f"User is at stop {n}", "status") for n in range(40)])
     room.passes(days=2)
-    assert [f.claim for f in await room.learned.facts("user-1", limit=2)] == [CAT]
+    assert [f.claim for f in await room.learned.facts("user-1")] == [CAT]
 
 
 # Rules --------------------------------------------------------------------------------------------

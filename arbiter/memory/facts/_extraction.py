@@ -82,10 +82,6 @@ def _not_blank(text: str) -> str:
     return text
 
 
-def _word(given: Any) -> Any:
-    return given.strip().lower() if isinstance(given, str) else given
-
-
 def _flag(given: Any) -> bool:
     return given.strip().lower() in _YES if isinstance(given, str) else bool(given)
 
@@ -104,7 +100,7 @@ def _texts(given: Any) -> tuple[str, ...]:
 
 
 def _sensitivity(given: Any) -> Any:
-    word = _word(given)
+    word = given.strip().lower() if isinstance(given, str) else given
     return word if word in ("public", "personal", "sensitive") else None
 
 

@@ -103,49 +103,26 @@ class FactStore:
         *,
         state: str | None = "active",
         kinds: Sequence[str] = BELIEVED,
-        limit: int | None = None,
         as_of: datetime | None = None,
     ) -> list[Fact]:
         """The facts about an entity at this moment, newest first, without expired statuses; `state=None`
         returns those of every state, and those that only begin later.
 
-        With `limit` the newest ones, as far as the store knows when each was written. With `as_of`, `state` is
-        the one at that time (`Fact.state_at`): `facts(entity_id, as_of=then)` is what held then. Records that
-        were forgotten, or superseded longer ago than `FactRules.retention_days`, are gone for every date.
+        With `as_of`, `state` is the one at that time (`Fact.state_at`): `facts(entity_id, as_of=then)` is what
+        held then. Records that were forgotten, or superseded longer ago than `FactRules.retention_days`, are
+        gone for every date.
         """
-        as_of = checked_time("facts", "as_of", as_of)
-        if as_of is not None:
-            return (await self._facts_at(as_of, state, entity_id, kinds))[:limit]
-        now = self.clock()
-        found = await self._open_or(state, entity_id, kinds, limit)
-        return [fact for fact in found if state is None or not fact.planned(now)][:limit]
-
-    async def _facts_at(
-        self, when: datetime, state: str | None, entity_id: str, kinds: Sequence[str]
-    ) -> list[Fact]:
-        entries = [entry for kind in kinds for entry in await self._listed(entity_id, kind, None, None)]
-        found = [
-            fact
-            for entry in entries
-            if (fact := _as_of(when, Fact.read(entry.value))) is not None and state in (None, fact.state)
-        ]
-        return sorted(found, key=lambda fact: fact.last_seen_at, reverse=True)
-
-    async def _open_or(
-        self, state: str | None, entity_id: str, kinds: Sequence[str], limit: int | None
-    ) -> list[Fact]:
-        """The facts of a state, newest first, also those that only begin later."""
+        as_of, now = checked_time("facts", "as_of", as_of), self.clock()
         found: list[Fact] = []
         for kind in kinds:
-            # Read a little more than the limit: some may have expired, and stores sort by the time of writing.
-            ample = None if limit is None else 2 * limit + 8
-            entries = await self._listed(entity_id, kind, state, ample)
-            known = self._believed(entries, state)
-            if limit is not None and len(known) < limit and len(entries) == ample:
-                known = self._believed(await self._listed(entity_id, kind, state, None), state)
+            if as_of is not None:
+                then = _facts_of(await self._listed(entity_id, kind, None), as_of)
+                found += [fact for fact in then if state in (None, fact.state)]
+                continue
+            known = self._believed(await self._listed(entity_id, kind, state), state)
             if state == "superseded":  # and those whose successor has begun since the last write
-                known += self._believed(await self._listed(entity_id, kind, "active", None), state)
-            found += known
+                known += self._believed(await self._listed(entity_id, kind, "active"), state)
+            found += [fact for fact in known if state is None or not fact.planned(now)]
         return sorted(found, key=lambda fact: fact.last_seen_at, reverse=True)
 
     async def search(
@@ -288,14 +265,14 @@ class FactStore:
         """Retry embedding the facts that could not be embedded. Returns how many were."""
         return sum([await self.store.areindex(ns) for ns in self._places(entity_ids, KINDS.values())])
 
-    async def _listed(self, entity_id: str, kind: str, state: str | None, limit: int | None) -> list[Entry]:
+    async def _listed(self, entity_id: str, kind: str, state: str | None) -> list[Entry]:
         wanted = None if state is None else {"state": state}
-        return await self.store.alist(namespace(self.agent_id, kind, entity_id), filter=wanted, limit=limit)
+        return await self.store.alist(namespace(self.agent_id, kind, entity_id), filter=wanted)
 
     def _believed(self, entries: Iterable[Entry], state: str | None = None) -> list[Fact]:
         """The facts as they are at this moment, of that state, without open ones that have expired."""
         now = self.clock()
-        found = (as_of_now(fact, now) for entry in entries if (fact := Fact.read(entry.value)) is not None)
+        found = (as_of_now(fact, now) for fact in readable(Fact, (entry.value for entry in entries)))
         return [
             fact
             for fact in found
@@ -308,13 +285,13 @@ def _texts(fact: Fact, entity_id: str) -> Iterable[str]:
     return filter(None, (fact.claim, fact.value, fact.slot, subject))
 
 
-def _as_of(when: datetime, fact: Fact | None) -> Fact | None:
-    then = None if fact is None else fact.state_at(when)
-    return None if fact is None or then is None else replace(fact, state=then)
+def _as_of(when: datetime, fact: Fact) -> Fact | None:
+    then = fact.state_at(when)
+    return None if then is None else replace(fact, state=then)
 
 
 def _facts_of(entries: Iterable[Entry], as_of: datetime | None) -> list[Fact]:
-    found = [Fact.from_value(entry.value) for entry in entries]
+    found = readable(Fact, (entry.value for entry in entries))
     return found if as_of is None else [fact for each in found if (fact := _as_of(as_of, each)) is not None]
 
 

@@ -254,7 +254,8 @@ class WishBook:
         speaker = ctx.speaker_of(newest)
         everything = ctx.everything(speaker)
         pending = await everything.pending(ctx.clock())
-        if decision is True and _confirms(newest, pending):
+        # A message may be read a second time, and is no answer to itself.
+        if decision is True and pending is not None and pending.message_id != newest.id:
             await self._everything(speaker, newest)
         elif decision is True:
             noted = Pending(at=ctx.clock(), entity_id=speaker, message_id=newest.id or "")
@@ -350,11 +351,6 @@ def _sources(claims: Iterable[Claim]) -> dict[str, set[str]]:
 
 def _humans(messages: Iterable[BaseMessage]) -> dict[str, BaseMessage]:
     return {label(m.id): m for m in messages if isinstance(m, HumanMessage) and m.id}
-
-
-def _confirms(message: BaseMessage, pending: Pending | None) -> bool:
-    """True for a wish of another message than the pending one, which may be read a second time."""
-    return pending is not None and pending.message_id != message.id
 
 
 def fact_of(named: str, shown: Mapping[str, Fact]) -> Fact | None:

@@ -172,10 +172,6 @@ MAX_METADATA_TEXT = 200
 """Longest text in metadata, in characters; longer ones are left out."""
 
 
-def _none_as_text(value: object) -> object:
-    return "" if value is None else value
-
-
 def _texts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
@@ -206,14 +202,12 @@ def _is_scalar(value: object) -> bool:
     return isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value))
 
 
-def _either(name: str) -> AliasChoices:
-    return AliasChoices(name, to_camel(name))
-
-
 class FoundFact(ExtractedClaim):
     """A claim that the conversation supports, its keys written either way: `in_bio` or `inBio`."""
 
-    model_config = ConfigDict(alias_generator=AliasGenerator(validation_alias=_either))
+    model_config = ConfigDict(
+        alias_generator=AliasGenerator(validation_alias=lambda name: AliasChoices(name, to_camel(name)))
+    )
 
     def sourced(self, message_ids: Mapping[str, str], zone: tzinfo | None = UTC) -> Claim:
         """The claim for a `FactStore`. Sources that the prompt did not show are dropped; `message_ids`
@@ -243,7 +237,7 @@ class ReflectionAnswer(BaseModel):
 
     thought: Annotated[
         str,
-        BeforeValidator(_none_as_text),
+        BeforeValidator(lambda value: "" if value is None else value),
         Field(description="how the conversation goes, in the first person"),
     ] = ""
     facts: Annotated[list[FoundFact], TOLERANT, LISTED] = Field(default_factory=list[FoundFact])

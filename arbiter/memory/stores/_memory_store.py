@@ -202,7 +202,8 @@ class MemoryStore:
         if all(part is None for part in near):
             found = await self._read(hits, wanted, limit)
             return Found(found, semantic=False)
-        vectors = sorted((e for part in near for e in part or ()), key=_similarity, reverse=True)
+        known = (entry for part in near for entry in part or ())
+        vectors = sorted(known, key=lambda entry: entry.similarity or 0.0, reverse=True)
         return Found(await self._fused(hits, vectors, wanted, limit, closed=closed), semantic=True)
 
     async def anewest(
@@ -496,10 +497,6 @@ def _spaces(places: Namespace | Sequence[Namespace]) -> list[Namespace]:
 def _parts(spaces: Sequence[Namespace], *, closed: bool) -> list[Place]:
     """The parts of namespaces with open records, and those with closed ones if asked."""
     return [(ns, is_open) for ns in spaces for is_open in ((True, False) if closed else (True,))]
-
-
-def _similarity(entry: Entry) -> float:
-    return entry.similarity or 0.0
 
 
 def _seen(entry: Entry) -> str:
