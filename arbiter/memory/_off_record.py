@@ -95,6 +95,10 @@ _LOOKED_AT = 400
 _LONGEST = 60
 """Characters, and parts between punctuation, of the longest phrase with which a message may begin."""
 _PARTS = 2
+_HELLO = "hi hello hey hallo hei hej hola salut bonjour ciao olá oi moin servus there all und and"
+GREETINGS = frozenset(_HELLO.split())
+_ADDRESSED = 3
+"""Words of a greeting ("Hi Ada, ...") that may stand before a phrase."""
 
 
 # What its author does not say: blocks and spans of code, quoted lines, texts in quotation marks.
@@ -154,13 +158,14 @@ def folded(text: str) -> str:
 
 
 def _beginnings(text: str) -> Iterator[str]:
-    """The text before its first punctuation, and before the next one ("Please, don't tell anyone: ..."), folded and
-    no longer than a phrase."""
+    """The text before its first punctuation, and before the next one ("Please, don't tell anyone: ..."), folded, no
+    longer than a phrase, and without a greeting."""
     begun = start = 0
     ends = (found.span() for found in _BREAK.finditer(text))
     parts = 0
     for end, after in (*ends, (len(text), len(text))):
-        if text[start:end].strip():
+        words = folded(text[start:end]).split()
+        if words and (parts or len(words) > _ADDRESSED or words[0] not in GREETINGS):
             begun = begun if parts else start
             if end - begun > _LONGEST or parts == _PARTS:
                 return

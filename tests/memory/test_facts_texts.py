@@ -108,6 +108,9 @@ def test_other_digits_and_a_negation_make_two_claims(one: str, other: str, agree
         "Por favor, no guardes esto: renuncio",
         "*Please*, don't tell anyone: I quit",
         "请保密：我要离职了",
+        "Hola, entre nosotros: voy a dejar el trabajo",
+        "Hallo Ada! Unter uns: ich kündige",
+        "Hey, please, don't tell anyone: I quit",
     ],
 )
 def test_a_message_that_begins_off_the_record_is_off_the_record(text: str) -> None:
@@ -127,6 +130,8 @@ def test_a_message_that_begins_off_the_record_is_off_the_record(text: str) -> No
         "Please remember this",
         "Please, this is a photo",
         "I quit. Confidential, that is not",
+        "Hi, between us there is a wall",
+        "Hello to all of you, confidential, that is not",
     ],
 )
 def test_messages_that_only_sound_confidential_are_on_the_record(text: str) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from arbiter.memory._entities import MAX_NAME
 from arbiter.memory._notes import Listed
-from arbiter.memory._off_record import without_quotations
+from arbiter.memory._off_record import GREETINGS, without_quotations
 from arbiter.memory._records import Record
 from arbiter.memory.facts._normal import caseless
 from arbiter.memory.stores._words import words_of
@@ -104,9 +104,6 @@ _NEGATED = {
 for _place, _negation in _NEGATED.items():
     _phrases = _phrases.replace(_place, _negation)
 _INTRODUCING = re.compile(rf"(?:{_phrases})(?: (?:the|die|der|a|o))?$")
-_GREETINGS = words_of(
-    "hi hello hey hallo hei hej hola salut bonjour ciao olá oi moin servus there all und and"
-)
 _TAKING_BACK = words_of("no nope wait sorry actually oh well but nein doch aber non mais pero ma mas но")
 _OPENING = ".!?,;:-–—。！？，、"
 _OF_ANOTHER = ("'s", "の", "的", "의")
@@ -146,12 +143,12 @@ def introduces(text: str, name: str) -> bool:
     This is for models that do not list the speakers who introduce themselves; it does not find every
     introduction.
     """
-    return any(_is_own(before, after, _GREETINGS) for before, after in _places_of(text, name))
+    return any(_is_own(before, after, GREETINGS) for before, after in _places_of(text, name))
 
 
 def denies(text: str, name: str) -> bool:
     """True if a message begins a sentence with "I'm not Ada", in as many languages."""
-    after_these = _GREETINGS | _TAKING_BACK
+    after_these = GREETINGS | _TAKING_BACK
     return any(_is_own(before, after, after_these) is False for before, after in _places_of(text, name))
 
 
@@ -191,7 +188,7 @@ def _places_of(text: str, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_anothers(before: str, after: str) -> bool:
-    if _is_own(before, after, _GREETINGS):
+    if _is_own(before, after, GREETINGS):
         return _TOO.match(after) is not None
     found = _ANOTHERS_BEFORE.search(before[-_BEFORE:]) or _ANOTHERS_AFTER.match(after[:_BEFORE])
     who = next(filter(None, found.groups()), "") if found else ""
