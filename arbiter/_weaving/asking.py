@@ -47,8 +47,9 @@ from arbiter._lifecycle import (
     Spend,
     Wait,
 )
-from arbiter._weaving.channel import conf_of
+from arbiter._weaving.channel import FACTS, conf_of, facts_in
 from arbiter._weaving.notes import Writes, note, note_first, read, read_again, read_first
+from arbiter.history._facts import RunFact
 
 _OURS = "__arbiter_answer__"
 """Marks the place of an answer to one of Arbiter's questions among a task's resume values. It does not
@@ -386,6 +387,14 @@ def _loaded(pad: Any) -> Sequence[Any]:
             return cast(Sequence[Any], known["pending_writes"])
         pad = known.get("parent_scratchpad")
     return ()
+
+
+def finished_siblings(conf: Mapping[str, Any]) -> list[RunFact]:
+    """The facts of the superstep's tasks, and of the nodes inside them, that were done when the execution began."""
+    pending = _cells(conf[CONFIG_KEY_SCRATCHPAD].get_null_resume).get("pending_writes", ())
+    written = facts_in(value for _, channel, value in pending if channel == FACTS)
+    runs = chain.from_iterable((*fact.get("inner", {}).get("facts", ()), fact) for fact in written)
+    return [fact for fact in runs if "node" in fact]
 
 
 def _cells(function: Any) -> dict[str, Any]:

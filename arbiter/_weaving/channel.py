@@ -21,9 +21,8 @@ from langgraph.types import Send
 from arbiter._lifecycle.core import Core
 from arbiter.history._facts import RunFact, Value
 from arbiter.history._past import Past, task_order
-from arbiter.history._record import Described, Position, Record
+from arbiter.history._record import Described, Record
 from arbiter.history._recorder import Execution
-from arbiter.listening import tell_restored
 
 FACTS = "__arbiter_ledger"
 """The channel's key in checkpoints. It is older than its name here; another key would lose the facts of saved threads.
@@ -157,8 +156,6 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
         facts = facts_in(values) if values else []
         if len(facts) < len(values):  # ignored, as LangGraph ignores a write to an unknown channel
             _log.warning("ignored a write to channel %r, to which Arbiter alone writes", FACTS)
-        if facts and self.core.settings.listeners:
-            self._tell_unknown(facts)
         if done := self.done:
             self.done = {}
             # In the order in which LangGraph would apply them as writes.
@@ -168,20 +165,6 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
             return False
         self.past = self.past.after(facts)
         return True
-
-    def _tell_unknown(self, facts: Sequence[RunFact]) -> None:
-        """Report to listeners the siblings that another process ran before it ended, within this
-        superstep."""
-        execution = self.execution
-        if execution is None or execution.run is None or execution.info is None:
-            return  # not begun here: the first node tells
-        runs = [fact for write in facts for fact in (*write.get("inner", {}).get("facts", ()), write)]
-        unknown = execution.run.log.unknown(fact for fact in runs if "node" in fact)
-        if unknown:
-            after, past = self.past.end
-            place = Position(after=after, past=past, graph=self.origin.described())
-            positions = {fact["id"]: place for fact in unknown if not fact.get("ns")}
-            tell_restored(self.core.settings.listeners, execution.info, unknown, unknown, lambda: positions)
 
 
 def _order_of(done: tuple[RunFact, Any]) -> str:

@@ -26,7 +26,7 @@ from arbiter.history._items import HistoryItem
 from arbiter.history._past import Past
 from arbiter.history._record import ExecutionInfo, Position, Record
 from arbiter.history._recorder import Execution, Run, starting
-from arbiter.listening import RestoredItems, tell
+from arbiter.listening import RestoredItems, tell, tell_restored
 
 T = TypeVar("T")
 _PLAIN = (str, int, float, bool)
@@ -141,6 +141,16 @@ def checkpointed(graph: Pregel[Any, Any, Any, Any], thread_id: str | None) -> It
         yield RestoredItems(
             info, facts, [*past.this_run(), *written], partial(_positions, channel, past, written)
         )
+
+
+def tell_unknown(channel: FactsChannel, past: Past, info: ExecutionInfo) -> None:
+    """Report to listeners the node runs of another process that were done before this execution began."""
+    execution: Any = channel.execution
+    (unknown, pending), execution.unknown, execution.pending = (execution.unknown, execution.pending), (), ()
+    places = partial(_positions, channel, past, pending)
+    tell_restored(
+        channel.core.settings.listeners, info, [*unknown, *pending], [*past.this_run(), *pending], places
+    )
 
 
 def _positions(channel: FactsChannel, past: Past, written: Sequence[Any]) -> Mapping[str, Position]:

@@ -65,6 +65,7 @@ from arbiter._weaving.asking import (
     begin_body,
     bodies,
     body_answers,
+    finished_siblings,
     keep_draft,
     keeps_answers,
     note_spent,
@@ -83,7 +84,7 @@ from arbiter._weaving.channel import (
     facts_in,
     writes_in,
 )
-from arbiter._weaving.executions import info_of
+from arbiter._weaving.executions import info_of, tell_unknown
 from arbiter._weaving.lcel import LcelSteps, ambient_before
 from arbiter._weaving.runtimes import copy_once
 from arbiter._weaving.stores import ReadOnlyStore
@@ -97,7 +98,6 @@ from arbiter.history._past import Past, task_order
 from arbiter.history._record import Position
 from arbiter.history._recorder import FirstTask, Recovered, begin
 from arbiter.instructions import Instruction
-from arbiter.listening import tell_restored
 
 Body = Any  # a Runnable or LcelSteps: invoke, ainvoke, astream
 _LOOK_BACK = 200
@@ -247,7 +247,9 @@ class NodeAttempt(NodeRun):
         parent = _get_current()
         if parent is not None and parent.settings is settings:
             past = channel.past.inside(parent.past)
-            run = execution.run or execution.join(parent.run, past, step)
+            run = execution.run or execution.join(
+                parent.run, past, _first_task(conf, step, task, path), begun=parent.record.attempt > 1
+            )
         else:
             parent = None
             past = channel.past
@@ -266,10 +268,8 @@ class NodeAttempt(NodeRun):
         if settings.listeners:
             info = info_of(settings, execution, conf, run, parent)
             execution.info = info
-            if execution.unknown:
-                unknown, execution.unknown = execution.unknown, ()
-                positions = partial(past.positions, self.channel.origin.described())
-                tell_restored(settings.listeners, info, unknown, past.this_run(), positions)
+            if execution.unknown or execution.pending:
+                tell_unknown(channel, past, info)
             self.tell_began(info, self._position())
 
     def _position(self) -> Position:
@@ -741,6 +741,7 @@ def _first_task(conf: Mapping[str, Any], step: int, task: str, path: Any) -> Fir
         step=step,
         id=task,
         path=path,
+        pending=finished_siblings(conf) if conf.get(CONFIG_KEY_RESUMING) else (),
     )
 
 

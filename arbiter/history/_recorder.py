@@ -43,7 +43,18 @@ _MOST_IDENTIFIED = 1000
 class Run:
     """The records of one run, oldest first."""
 
-    __slots__ = ("_counted", "_uuid", "called", "epoch", "forgotten", "id", "log", "records", "saved")
+    __slots__ = (
+        "__weakref__",
+        "_counted",
+        "_uuid",
+        "called",
+        "epoch",
+        "forgotten",
+        "id",
+        "log",
+        "records",
+        "saved",
+    )
 
     def __init__(self, log: ThreadLog, epoch: int, uuid: str | None = None) -> None:
         self.called: Value = {}
@@ -172,7 +183,8 @@ class ThreadLog:
         """Begin a run with the committed facts of it."""
         with self.lock:
             run = Run(self, epoch, past.value.get("run_id"))
-            self.runs.append(run)
+            # Without a thread nobody asks for the log, so it lives as long as its run.
+            self.runs.append(weakref.proxy(run) if self.thread_id is None else run)
             for fact in past.this_run():
                 if (known := self.by_id.get(fact["id"])) is None:
                     self.add(run, record_from(fact))
@@ -184,9 +196,13 @@ class ThreadLog:
         """Those of these facts whose node run has no record here: another process ran it, or it was forgotten."""
         return [fact for fact in facts if fact["id"] not in self.by_id]
 
-    def restore(self, run: Run, facts: Iterable[RunFact]) -> None:
-        """Add records for facts that another process has committed."""
+    def restore(self, run: Run, facts: Iterable[RunFact], *, begun: bool) -> None:
+        """Add records for facts of another process. `begun` is True if this process has begun this part of the run
+        too: if records of the run were dropped, the facts may be theirs, and they are counted already.
+        """
         with self.lock:
+            if begun and run.counted():
+                return
             for fact in facts:
                 if fact["id"] not in self.by_id:
                     self.add(run, record_from(fact))
@@ -227,6 +243,8 @@ class FirstTask:
     step: int
     id: str
     path: Any
+    pending: Sequence[RunFact] = ()
+    """The facts of siblings that were done before, and whose superstep is not committed."""
 
 
 class Execution:
@@ -244,6 +262,7 @@ class Execution:
         "first",
         "info",
         "newest",
+        "pending",
         "recovered",
         "run",
         "unknown",
@@ -264,6 +283,8 @@ class Execution:
         """None until it is looked up."""
         self.unknown: Sequence[RunFact] = ()
         """The facts of the checkpoint that had no record here when the execution began."""
+        self.pending: Sequence[RunFact] = ()
+        """As `unknown`, the facts next to the checkpoint: of siblings that were done before."""
         self._lock = new_lock()
         known = _current.get()
         self._place = weakref.ref(_place())
@@ -285,7 +306,7 @@ class Execution:
                 recorder = self._recorder()
                 assert recorder is not None  # the running graph holds its recorder
                 self.first = first.step
-                run, self.unknown = recorder.run_for(past, first)
+                run, self.unknown, self.pending = recorder.run_for(past, first)
                 self.begins(run)
                 return run
         return self.run
@@ -309,17 +330,20 @@ class Execution:
         """True if the execution began in the current task or thread."""
         return self._place() is _place()
 
-    def join(self, run: Run, past: Past, step: int) -> Run:
-        """Make this execution part of `run`, as a subgraph of one of its nodes. It begins in superstep `step`.
+    def join(self, run: Run, past: Past, first: FirstTask, *, begun: bool) -> Run:
+        """Make this execution part of `run`, as a subgraph of one of its nodes. `begun` is True if this process has
+        begun that node before.
 
         If another process began the execution, `past` has the facts that it committed there.
         """
         with self._lock:
             if self.run is None:
-                self.first = step
-                run.log.identify(past)
-                self.unknown = run.log.unknown(past.value.get("facts", ()))
-                run.log.restore(run, self.unknown)
+                self.first = first.step
+                log = run.log
+                log.identify(past)
+                self.unknown = log.unknown(past.value.get("facts", ()))
+                self.pending = log.unknown(first.pending)
+                log.restore(run, (*self.unknown, *self.pending), begun=begun)
             self.run, self.newest, self._before = run, run, None
         return run
 
@@ -379,11 +403,11 @@ class Recorder:
                 self._threads.move_to_end(thread_id)
             return log
 
-    def run_for(self, past: Past, first: FirstTask) -> tuple[Run, Sequence[RunFact]]:
-        """The run of an execution, and the facts of its past that had no record here."""
+    def run_for(self, past: Past, first: FirstTask) -> tuple[Run, Sequence[RunFact], Sequence[RunFact]]:
+        """The run of an execution, and the facts of its past and of finished siblings that had no record here."""
         log = self.log_of(first.thread_id)
         log.identify(past)
-        unknown = log.unknown(past.value.get("facts", ()))
+        unknown, pending = log.unknown(past.value.get("facts", ())), log.unknown(first.pending)
         run = log.runs[-1] if log.runs else None
         epoch: int = past.value.get("run", 0)
         continues = (
@@ -394,9 +418,11 @@ class Recorder:
         )
         if run is None or not continues:
             run = log.new_run(epoch, past)
+        if pending:
+            log.restore(run, pending, begun=continues)
         run.saved = first.saved
         self._began(run)
-        return run, unknown
+        return run, unknown, pending
 
     def _began(self, run: Run) -> None:
         before, self.latest = self.latest, run

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import RetryPolicy, Send
+from langgraph.types import Command, RetryPolicy, Send, interrupt
 from pydantic import BaseModel
 from rich.console import Console
 
@@ -363,6 +363,24 @@ def test_memory_use_is_bounded() -> None:
 
 
 @MODES
+def test_items_of_a_run_without_a_thread_go_when_the_next_one_begins(mode: str) -> None:
+    """At once: they do not wait for Python's search for cycles."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("fine", allow))
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
+    run(app, {"log": []}, mode=mode)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(type(one) is Record for one in gc.get_objects())
+        for _ in range(5):
+            run(app, {"log": []}, mode=mode)
+        assert sum(type(one) is Record for one in gc.get_objects()) <= before + 2
+    finally:
+        gc.enable()
+
+
+@MODES
 def test_history_inside_a_node_is_that_of_its_run(mode: str) -> None:
     arbiter_os = ArbiterOS()
     seen: list[list[str]] = []
@@ -426,6 +444,48 @@ def test_totals_are_exact_over_many_runs_and_forks_of_a_thread(keep: int) -> Non
     app.invoke({"amount": 28}, config)
     assert arbiter_os.history_of(thread_id="1").count() == more + 2
     assert arbiter_os.history.count() == 2
+
+
+@MODES
+@pytest.mark.parametrize("keep", [2, 1000])
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+def test_totals_are_exact_after_pauses(restarts: int, nested: bool, keep: int, mode: str) -> None:
+    """Siblings that were done before a pause count once, also in the process that resumes the run."""
+    saver = InMemorySaver()
+
+    def ask(state: State) -> State:
+        interrupt("go on?")
+        interrupt("really?")
+        return {"log": ["ask"]}
+
+    def process() -> tuple[ArbiterOS, Any]:
+        builder: Any = StateGraph(State)
+        for start, end in zip((START, "a", "b"), ("a", "b", "c"), strict=True):
+            builder.add_node(end, Spy(end))
+            builder.add_edge(start, end)
+        for node, body in {"ask": ask, "d": Spy("d"), "e": Spy("e")}.items():
+            builder.add_node(node, body)
+            builder.add_edge("c", node)
+        builder.add_node("f", Spy("f"))
+        builder.add_edge(["ask", "d", "e"], "f")
+        if nested:
+            builder = StateGraph(State).add_node("sub", builder.compile()).add_edge(START, "sub")
+        arbiter_os = ArbiterOS(keep=keep)
+        arbiter_os.add_policy_checker(Check("fine", allow))
+        return arbiter_os, arbiter_os.govern(builder.compile(checkpointer=saver))
+
+    arbiter_os, app = process()
+    given: Any = {"log": []}
+    for left in (2, 1, 0):
+        result = run(app, given, thread("1"), mode=mode)
+        for history in (arbiter_os.history, arbiter_os.history_of(thread_id="1")):
+            assert [history.count(node=node) for node in "abcde"] == [1, 1, 1, 1, 1]
+            assert history.count() == 6 + nested + (left == 0)
+        if left and restarts >= left:
+            arbiter_os, app = process()
+        given = Command(resume="yes")
+    assert sorted(result["log"]) == ["a", "ask", "b", "c", "d", "e", "f"]
 
 
 @pytest.mark.parametrize("keep", [1, 5, 100])

@@ -367,7 +367,7 @@ class ThreadVisit:
             if self._thread_id is None and before is not None and before.uuid == attempt.run:
                 run = before
             else:
-                run, _ = self._recorder.run_for(past, first)
+                run, *_ = self._recorder.run_for(past, first)
             self._runs[attempt.execution] = run
             self._log = run.log
         return run
