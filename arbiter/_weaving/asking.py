@@ -229,6 +229,8 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
             return TAKEN
         _take(question, conf, at, spot, writes)
         return Answered(given, question["asked_at"], op.at)
+    if spot is None:  # an answer to an earlier question, which a crash has left on the screen
+        del pad.resume[question["after"] :]
     if conf.get(CONFIG_KEY_DURABILITY) == "exit":
         pad.get_null_resume(
             True

@@ -226,6 +226,42 @@ def test_an_edit_by_one_is_shown_to_the_other(mode: str) -> None:
     assert [call["amount"] for call in pay.calls] == [7]
 
 
+class Dying(InMemorySaver):
+    """Loses what the outermost graph would have shown, as a crash at that time does."""
+
+    dies = False
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        shows = any(channel == "__interrupt__" for channel, _ in writes)
+        if not (self.dies and shows and not config["configurable"].get("checkpoint_ns")):
+            super().put_writes(config, writes, task_id, task_path)
+
+
+@MODES
+def test_an_answer_given_twice_after_a_crash_is_not_taken_for_the_next_question(mode: str) -> None:
+    """The subgraph has saved the second question, and the graph still shows the first."""
+    pay, saver = Spy("pay"), Dying()
+    inner = chain(pay, checkpointer=None)
+    builder: Any = StateGraph(State).add_node("sub", inner).add_edge(START, "sub")
+    arbiter_os = ArbiterOS()
+    for name, who in (("first", "alice"), ("second", "bob")):
+        arbiter_os.add_policy_checker(ApprovalChecker(name, target_nodes=["pay"], approvers=[who]))
+    app = arbiter_os.govern(builder.compile(checkpointer=saver))
+
+    def answer(who: str) -> Any:
+        (shown,) = app.get_state(thread("1")).interrupts
+        assert shown.value["approvers"] == [who]
+        return run(app, Command(resume={shown.id: by(who)}), thread("1"), mode=mode)
+
+    run(app, PAUSED, thread("1"), mode=mode)
+    saver.dies = True
+    answer("alice")
+    saver.dies = False
+    answer("alice")
+    assert answer("bob")["log"] == ["pay"]
+    assert len(pay.calls) == 1
+
+
 # Until when ---------------------------------------------------------------------------------------
 
 
