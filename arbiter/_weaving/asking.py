@@ -214,6 +214,8 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
             _take(question, conf, at, spot, writes)  # it was the answer to that question
         return NO_ANSWER
     elif (known := notes.get(f"answer {ask}")) is not None:
+        if at is None:
+            _drop_repeated(question, conf)
         _take(question, conf, at, spot, writes)  # a crash may have left it
         return Answered(known["answer"], question["asked_at"], known["at"])
     elif any(_is_mark(value, ask) for value in pad.resume):
@@ -229,8 +231,6 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
             return TAKEN
         _take(question, conf, at, spot, writes)
         return Answered(given, question["asked_at"], op.at)
-    if spot is None:  # an answer to an earlier question, which a crash has left on the screen
-        del pad.resume[question["after"] :]
     if conf.get(CONFIG_KEY_DURABILITY) == "exit":
         pad.get_null_resume(
             True
@@ -370,6 +370,23 @@ def _take(question: Question, conf: dict[str, Any], at: int | None, spot: int | 
     conf[CONFIG_KEY_SEND]([(RESUME, list(pad.resume))])
     if at is None:
         skip_ours(conf)
+
+
+def _drop_repeated(question: Question, conf: Mapping[str, Any]) -> None:
+    """Drop a resume value that was given to this question, which had its answer: a crash has left it on the screen."""
+    pad, by_id = conf[CONFIG_KEY_SCRATCHPAD], conf.get(CONFIG_KEY_RESUME_MAP)
+    level = pad
+    while level is not None:
+        known = _cells(level.get_null_resume)
+        for shown in Writes(known.get("pending_writes", ())).interrupts():
+            if not _shows(shown, question):
+                continue
+            if not by_id:
+                pad.get_null_resume(True)
+            elif shown.id in by_id and pad.resume and not _is_mark(pad.resume[-1]):
+                pad.resume.pop()
+            return
+        level = known.get("parent_scratchpad")
 
 
 def _shows(shown: Any, question: Question) -> bool:

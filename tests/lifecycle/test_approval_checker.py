@@ -262,6 +262,34 @@ def test_an_answer_given_twice_after_a_crash_is_not_taken_for_the_next_question(
     assert len(pay.calls) == 1
 
 
+@MODES
+@pytest.mark.parametrize("by_id", [True, False])
+def test_an_approval_given_twice_after_a_crash_is_no_answer_for_the_body(by_id: bool, mode: str) -> None:
+    heard, saver = list[Any](), Dying()
+
+    def pay(state: State) -> State:
+        heard.append(interrupt("which account?"))
+        return {"log": ["pay"]}
+
+    builder: Any = StateGraph(State).add_node("sub", chain(pay)).add_edge(START, "sub")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+    app = arbiter_os.govern(builder.compile(checkpointer=saver))
+
+    def answer(value: Any) -> Any:
+        (shown,) = app.get_state(thread("1")).interrupts
+        resume = {shown.id: value} if by_id else value
+        return run(app, Command(resume=resume), thread("1"), mode=mode)
+
+    run(app, PAUSED, thread("1"), mode=mode)
+    saver.dies = True
+    answer(by("alice"))
+    saver.dies = False
+    answer(by("alice"))
+    assert answer("the second")["log"] == ["pay"]
+    assert heard == ["the second"]
+
+
 # Until when ---------------------------------------------------------------------------------------
 
 
