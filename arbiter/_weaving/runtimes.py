@@ -9,8 +9,7 @@ in a run that is not governed.
 from __future__ import annotations
 
 from dataclasses import fields
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from langgraph._internal._constants import CONF, CONFIG_KEY_CALL, CONFIG_KEY_RUNTIME
 from langgraph.runtime import ExecutionInfo, Runtime
@@ -56,10 +55,11 @@ def _copied(runtime: Runtime[Any], kind: type[Runtime[Any]], changes: dict[str, 
 
 
 def copy_once(conf: dict[str, Any]) -> None:
-    """From now on, the loop of this task's run makes the runtime of each task with one copy."""
+    """From now on, the loop of this task's run makes the runtime of each task with one copy, if it can be reached:
+    a task with a timeout gets only guards of the loop's functions.
+    """
     call: Any = conf.get(CONFIG_KEY_CALL)
-    if type(call) is not partial:  # it stands in a guard, for a node with a timeout
-        return
-    shared = cast("dict[str, Any]", call.keywords["schedule_task"].__self__.config[CONF])
+    loop: Any = getattr(getattr(call, "keywords", {}).get("schedule_task"), "__self__", None)
+    shared: Any = getattr(loop, "config", {}).get(CONF, {})
     if type(runtime := shared.get(CONFIG_KEY_RUNTIME)) is Runtime:
         shared[CONFIG_KEY_RUNTIME] = _copied(runtime, RunRuntime, {})
