@@ -224,6 +224,18 @@ async def test_an_unreadable_record_is_replaced(plain: MemoryStore, broken: dict
     assert [(one.interactions, one.tags) for one in await relationships.of()] == [(1, ("x",))]
 
 
+@pytest.mark.parametrize("broken", [{"tags": None}, {"metadata": None}], ids=str)
+async def test_an_unreadable_record_is_forgotten_with_the_rest(broken: dict[str, Any]) -> None:
+    memory = EvaluationCycle(
+        store=InMemoryStore(), clock=lambda: START, fact_rules=FactRules(undo_within=timedelta(days=1))
+    ).memory
+    await known_in(memory.store).upsert([seen()], turn())
+    [value] = [entry.value for entry in await memory.store.alist(PLACE)]
+    await memory.store.aput(PLACE, key_of("a", "b"), {**value, **broken})
+    await memory.aforget("a")
+    assert await memory.store.alist(PLACE) == []
+
+
 @pytest.mark.lengthy
 def test_no_interaction_is_lost_between_threads(store: MemoryStore) -> None:
     """4 threads with 50 turns each, every one with an event loop of its own, end at exactly 200."""

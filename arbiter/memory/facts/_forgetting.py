@@ -262,8 +262,9 @@ class Forgetting:
         related = Related(self.store, self.agent_id)
         for entry in await related.of(self.entity_id):
             if (after := change(entry.value)) != entry.value:
-                stay = after["tags"] if after else ()
-                lost = {**entry.value, "tags": [tag for tag in entry.value["tags"] if tag not in stay]}
+                lost = entry.value
+                if after is not None:
+                    lost = {**lost, "tags": [tag for tag in lost["tags"] if tag not in after["tags"]]}
                 await self._into_bin([(related.all, entry.key, lost)], {})
                 source, target = str(entry.value.get("source")), str(entry.value.get("target"))
                 await related.update(entry.key, source, target, change)
