@@ -155,7 +155,8 @@ def _sign_of(name: str) -> str:
 def _unescaped(dumped: str) -> str:
     """Texts as they are, from their JSON: a letter in the place of a line's end would hide what begins after it."""
     if "\\" in dumped:
-        for escaped, char in (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"), ('\\"', '"')):
+        escapes = (("\\\\", "\0"), ("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"), ('\\"', '"'), ("\0", "\\"))
+        for escaped, char in escapes:
             dumped = dumped.replace(escaped, char)
     return dumped
 

@@ -52,20 +52,27 @@ DETECTORS: Final = tuple(_BY_NAME)
 def found_in(text: str, detect: Collection[str]) -> list[Found]:
     """The findings of the detectors `detect` in `text`, in the order of their start; ranges may overlap.
 
-    The text is read as it is: without removing invisible characters, and at any length. Escaped ends of lines and
-    tabs, as in the printed form of a text, count as blanks.
+    The text is read as it is: without removing invisible characters, and at any length. If it has escaped ends of
+    lines or tabs, as in the printed form of a text, it is read once more with blanks in their place: `\\n` may as
+    well be a part of a password.
     """
+    found: set[Found] = set()
+    for reading in _readings(text):
+        folded, digits = _folded(reading), digits_in(reading)
+        for name in detect:
+            ranges = list(islice(_BY_NAME[name](reading, folded, digits), MOST))
+            if len(ranges) == MOST:
+                ranges[-1] = (ranges[-1][0], len(text))
+            found.update(Found(start, end, name) for start, end in ranges if end > start)
+    return sorted(found, key=lambda one: (one.start, -one.end))
+
+
+def _readings(text: str) -> Collection[str]:
+    plain = text
     if "\\" in text:
         for escaped in _ESCAPED:
-            text = text.replace(escaped, "  ")
-    folded, digits = _folded(text), digits_in(text)
-    found: list[Found] = []
-    for name in detect:
-        ranges = list(islice(_BY_NAME[name](text, folded, digits), MOST))
-        if len(ranges) == MOST:
-            ranges[-1] = (ranges[-1][0], len(text))
-        found += [Found(start, end, name) for start, end in ranges if end > start]
-    return sorted(found, key=lambda one: (one.start, -one.end))
+            plain = plain.replace(escaped, "  ")
+    return (text,) if plain == text else (text, plain)
 
 
 def _all(pattern: re.Pattern[str], text: str) -> Iterator[Range]:

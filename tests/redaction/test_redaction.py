@@ -170,6 +170,14 @@ def test_a_secret_at_the_begin_of_a_line_is_replaced(before: str) -> None:
         assert before[0] == "\x1b" or "[secret: " in OURS.redact(repr(text)), text
 
 
+@pytest.mark.parametrize(
+    "text", ["login: bob / Tr0ub\\n4dor", "https://bob:s3cr\\net@", "my password is ab\\tss9Wd"]
+)
+def test_a_secret_with_a_backslash_before_a_letter_is_replaced_as_a_whole(text: str) -> None:
+    """It looks as the end of a line does in the printed form of a text."""
+    assert OURS.redact(text).endswith("]")
+
+
 _PARTS = st.one_of(
     st.sampled_from([*SECRETS, *TOLD, *TOKENS, *NOT_TOLD, "4111 1111 1111 1111", "DE89370400440532013000"]),
     st.sampled_from(["\n", "\t", "\r", '"', "'", "\\", " ", ": ", "a", "7", "\b", "{", "\\n"]),
