@@ -127,7 +127,7 @@ class Filter:
     attempts: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("thread_id", "run", "subject", *get_args(Named)):
+        for name in ("run", "subject", *get_args(Named)):
             if (value := getattr(self, name)) is not None:
                 check_text(name, value)
 
@@ -449,7 +449,7 @@ class Queries:
 
         Raises `ConfigurationError` for a thread that is not there.
         """
-        check_text("thread_id", name)
+        name = str(name)  # as LangGraph takes the number or UUID of a thread
         marks = f"thread_id = {self.mark} OR ref = {self.mark}"
         found = list(self.rows(f"SELECT id FROM threads WHERE {marks}", [storable(name)] * 2))
         if not found and _REF.match(name):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from arbiter import ArbiterOS, ArbiterWarning, ConfigurationError
 from arbiter.ledger import Ledger
 from tests.ledger.ledger_support import recorded
-from tests.support import Spy, chain
+from tests.support import Spy, chain, thread
 
 
 @pytest.fixture(scope="module")
@@ -71,24 +72,19 @@ def test_an_unknown_kind_of_names_is_an_error(ledger: Ledger) -> None:
     ("method", "given", "said"),
     [
         ("flush", {"timeout": "x"}, "timeout: expected seconds, or None, got 'x'"),
-        ("items", {"thread_id": 5}, "thread_id: expected a text, got 5"),
         ("items", {"run": ["a"]}, r"run: expected a text, got \['a'\]"),
         ("items", {"node": 5}, "node: expected a text, got 5"),
         ("items", {"instruction": 5}, "instruction: expected a text, got 5"),
         ("items", {"policy": b"x"}, "policy: expected a text, got b'x'"),
         ("items", {"evaluator": {}}, "evaluator: expected a text, got {}"),
         ("items", {"subject": 5}, "subject: expected a text, got 5"),
-        ("history", {"thread_id": 5}, "thread_id: expected a text, got 5"),
-        ("follow", {"thread_id": ["a"]}, "thread_id: expected a text"),
+        ("follow", {"thread_id": ["a"]}, "this ledger has no thread"),
         ("follow", {"thread_id": "t0", "every": "x"}, "every: expected a number from 0, got 'x'"),
-        ("records", {"thread_id": 5}, "thread_id: expected a text, got 5"),
-        ("executions", {"thread_id": 5}, "thread_id: expected a text, got 5"),
         ("threads", {"subject": 5}, "subject: expected a text, got 5"),
         ("erase", {"subject": 5, "reason": "x"}, "subject: expected a text, got 5"),
         ("counts", {"by": 5}, "by: expected one of items, .*, got 5"),
         ("scores", {"evaluator": 5}, "evaluator: expected a text, got 5"),
         ("scores", {"evaluator": "score", "every": []}, r"every: expected 'hour', 'day' or None, got \[\]"),
-        ("verify", {"thread_id": 5}, "thread_id: expected a text, got 5"),
         ("verify", {"keys": 5}, "keys: expected a list of keys, got 5"),
         ("verify", {"keys": [5]}, "key: expected bytes or a text, got int"),
         ("verify", {"anchors": 5}, "anchors: expected a file, or a list of anchors, got 5"),
@@ -127,6 +123,23 @@ def test_a_thread_without_an_id_is_erased_by_its_ref(tmp_path: Path) -> None:
         (item,) = ledger.items()
         assert not item.input_state
         assert ledger.verify()
+
+
+@pytest.mark.parametrize("thread_id", [5, UUID(int=5)], ids=["number", "uuid"])
+def test_a_thread_is_found_by_the_number_or_uuid_that_langgraph_was_given(
+    tmp_path: Path, thread_id: Any
+) -> None:
+    with Ledger(tmp_path / "l.db") as ledger:
+        ArbiterOS(ledger=ledger).govern(chain(Spy("a"))).invoke({"amount": 1}, thread(thread_id))
+        assert ledger.flush(60)
+        assert list(ledger.history(thread_id))
+        assert ledger.verify(thread_id)
+        (item,) = ledger.items(thread_id=thread_id)
+        assert list(ledger.items(thread_id=thread_id, run=item.run))
+        assert list(ledger.executions(thread_id=thread_id))
+        assert next(iter(ledger.follow(thread_id)))
+        assert list(ledger.records(thread_id=thread_id).threads())
+        assert ledger.erase(thread_id=thread_id, reason="request").threads == 1
 
 
 def test_waiting_for_ever_is_no_traceback(ledger: Ledger) -> None:
