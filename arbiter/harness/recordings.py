@@ -17,7 +17,7 @@ import os
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -106,6 +106,8 @@ class Recordings:
         """The days on which the answers that were taken were recorded."""
         self.rows_in_answers: frozenset[str] = frozenset()
         """The rows whose scores are kept with the answers. A replay does not use their judgements."""
+        self.failed: Collection[Place] = ()
+        """The cases that failed now, of which no judge was asked. With `again`, what was recorded of them stays."""
         self._lock = threading.Lock()
         self._used: set[str] = set()
         self._new: set[str] = set()
@@ -266,7 +268,11 @@ class Recordings:
             return
         used_alone = is_whole and self._again
         with self._lock:
-            kept = self._asked_again - self._new
+            lines = [*self._answers.values(), *self._judgements.values()] if used_alone else ()
+            kept = {
+                *self._asked_again,
+                *(line["key"] for line in lines if _place(line) in self.failed),
+            } - self._new
             self._used |= kept
             try:
                 if is_whole:

@@ -24,6 +24,7 @@ from arbiter.harness.baselines import Baseline
 from arbiter.harness.gate import GateSettings
 from arbiter.harness.journal import Journal, Written
 from arbiter.harness.local import drive, drive_on_threads, drive_to_the_end
+from arbiter.harness.recordings import Place
 from arbiter.harness.reports.report import Report, report_of
 from arbiter.harness.running import Session
 from arbiter.harness.targets import GraphTarget
@@ -158,6 +159,11 @@ class Run:
         if (cache := self.session.judging.cache) is not None:
             cache.close()
         if (recordings := self.session.judging.recordings) is not None:
+            recordings.failed = {
+                Place(result.case_id, result.repeat)
+                for result in self.session.results.values()
+                if result.status in ("failed", "timeout", "lost") and not result.as_expected
+            }
             recordings.close(is_whole=self._is_complete)
 
     def _report(self) -> Report:

@@ -18,8 +18,8 @@ from arbiter.harness.journal import run_folder
 from arbiter.harness.recordings import Place, Recordings
 from arbiter.harness.reports.markdown import render
 from arbiter.harness.reports.report import load_report
-from arbiter.models import RecordingError
-from tests.harness.test_spending import GRADE, model
+from arbiter.models import ChatJudge, RecordingError
+from tests.harness.test_spending import GRADE, Asking, model
 from tests.scripted import Named
 from tests.support import Judge, Spy, State, chain
 
@@ -163,6 +163,24 @@ def test_recording_all_again_keeps_answers_where_the_new_ones_fail(
     assert "recordings stay as before, because no new answer came." in caplog.text
     replayed = suite(judge=judge).run(graph(plan), mode="mock")
     assert replayed.rows["good"].cases == recorded.rows["good"].cases
+
+
+def test_recording_all_again_keeps_judgements_of_cases_that_fail() -> None:
+    down: list[Exception] = []
+
+    def target(given: Any) -> Any:
+        if down:
+            raise down.pop()
+        return given
+
+    judged = Suite("judged", CASES, scorers=[Asking(ChatJudge(model(GRADE)))])
+    judged.run(target, mode="record")
+    before = Path("recordings/judged/judgements.jsonl").read_text()
+    down.append(ConnectionError("down"))
+    again = Recordings("recordings/judged", "record", again=True)
+    judged.run(target, mode="record", recordings=again)
+    assert Path("recordings/judged/judgements.jsonl").read_text() == before
+    assert judged.run(target, mode="mock").rows["asked"].n == 2
 
 
 def test_the_head_of_a_replay_names_the_days_of_its_recordings() -> None:
