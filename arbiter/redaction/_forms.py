@@ -25,10 +25,11 @@ _URL = re.compile(
     r"\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{0,200}:[^\s/@]{1,200}@(?:[^\s/:@?#,;\"'<>()]{1,200}@)?",
     re.IGNORECASE,
 )
-# Of letters and digits: the names of variables and of settings are no secrets.
+# Of letters and digits: the names of variables and of settings, and paths (PWD=/home/bob2), are no secrets.
 _ASSIGNED = re.compile(
     r"""(?:password|passwd|passphrase|pwd|secret|token|(?:api|access|private|secret|account)[_-]?key)=
     (?=[^\s"'&;,<>(){}\[\]|\\]{0,100}[0-9])(?=[^\s"'&;,<>(){}\[\]|\\]{0,100}[a-z])(?![\w.]{0,100}\()
+    (?!(?-i:~|/[A-Za-z][a-z]{0,20})/)
     (?P<told>[^\s"'&;,<>(){}\[\]|\\$%`*.][^\s"'&;,<>(){}\[\]|\\`]{5,400})
     """,
     re.VERBOSE | re.IGNORECASE,

@@ -274,6 +274,7 @@ def test_tokens_of_providers_are_found() -> None:
 def test_code_and_places_to_fill_in_are_no_secrets() -> None:
     text = """
 password=None, token=self.token, api_key=os.environ.get("KEY1"), secret=get_secret2(x), max_tokens=100, TOKEN=$TOKEN1
+PWD=/home/bob2/x OLDPWD=/Users/bob1 pwd=~/src2, PWD=/srv/app2 ; secret=/run/secrets/db1, private_key=/etc/ssl/key1.pem
 token=12, pwd=/, password=********, password=<your-password-1>, api_key={API_KEY_1}, monkey=abc123def, key=abc123def
 """
     assert SecretRedactor().redact(text) == text
