@@ -232,6 +232,7 @@ class Written:
             began = began or last
             if line["kind"] == "session":
                 sessions, end = sessions + 1, None
+                head = {**head, "baseline": line.get("baseline")}
                 for each in bought.values():
                     each.give_up()
             elif line["kind"] == "end":
@@ -375,7 +376,8 @@ class Journal:
 
     def session(self, head: Mapping[str, Any], total: int) -> None:
         """Write that a session of a run of `total` cases × repeats begins."""
-        self.write("session", {**{name: head[name] for name in ("suite", "target")}, "total": total})
+        known = {name: head[name] for name in ("suite", "target", "baseline") if name in head}
+        self.write("session", {**known, "total": total})
 
     def write(self, kind: str, body: Mapping[str, Any]) -> None:
         """Write a line, and flush it."""

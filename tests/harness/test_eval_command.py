@@ -95,6 +95,19 @@ def test_a_run_stays_compared_with_the_baseline_that_it_was_given(files: Path) -
     assert "right fell by 0.50" in Said("comment").out
 
 
+def test_a_run_that_goes_on_is_compared_with_the_baseline_that_it_is_given_then(files: Path) -> None:
+    Said("baseline", "suites/parity.yaml", "--out", "main.json")
+    worse(files)
+    assert Said("run").code == 0
+    lines = max((files / ".arbiter/evals").glob("*/journal.jsonl"))
+    before_end = lines.read_text().splitlines(keepends=True)[:-1]
+    lines.write_text("".join(before_end))  # as if it was killed
+    failed = Said("run", "--resume", "last", "--baseline", "main.json")
+    assert failed.code == 1, failed.err
+    assert Said("show").out == failed.out
+    assert Said("gate").code == 1
+
+
 def test_an_unchanged_run_of_few_cases_is_undecided_if_strict(files: Path) -> None:
     Said("baseline", "suites/parity.yaml")
     (files / "cases.jsonl").write_text((files / "cases.jsonl").read_text().replace('"no"', '"nein"', 1))

@@ -341,7 +341,7 @@ def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) 
     cases = [Case(**case) for case in written.head["cases"]]
     if isinstance(baseline, str | Path):
         baseline = read_baseline(baseline, cases)
-    elif baseline is None and (place := written.head.get("baseline", gate.baseline)) is not None:
+    elif baseline is None and (place := written.head.get("baseline") or gate.baseline) is not None:
         baseline = baseline_if_measured(place, cases)
     return report_of(
         written.head,
