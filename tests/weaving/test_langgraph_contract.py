@@ -171,7 +171,7 @@ def test_the_loop_of_a_task_makes_the_runtimes_of_later_tasks(mode: str) -> None
             return super().patch_execution_info(**overrides)
 
     def a(state: Any, config: RunnableConfig) -> None:
-        call: Any = config["configurable"][_constants.CONFIG_KEY_CALL]
+        call: Any = config.get("configurable", {})[_constants.CONFIG_KEY_CALL]
         shared = call.keywords["schedule_task"].__self__.config[_constants.CONF]
         known = shared[_constants.CONFIG_KEY_RUNTIME]
         assert type(known) is cast(Any, Runtime)
