@@ -242,7 +242,7 @@ class NodeAttempt(NodeRun):
         self._kwargs = kwargs
         settings = core.settings
         clock = settings.clock
-        if execution.run is None:
+        if execution.run is None:  # a resume has no START
             copy_once(conf)
         parent = _get_current()
         if parent is not None and parent.settings is settings:

@@ -25,6 +25,7 @@ from langgraph.types import Command
 from arbiter._lifecycle import current_run
 from arbiter._lifecycle.core import Core
 from arbiter._weaving.channel import FACTS, conf_of, fact_write, facts_channel_in, writes_in
+from arbiter._weaving.runtimes import copy_once
 from arbiter.history._facts import NESTED_RUN, RUN, RunFact
 
 STASH = "__arbiter_fact"
@@ -245,13 +246,16 @@ class GatedBranch(Runnable[Any, Any]):
 
 
 class StartWrite(ChannelWrite):
-    """The write of a graph's input. It also reports to the facts channel that a run begins."""
+    """The write of a graph's input. It also reports to the facts channel that a run begins, and lets the loop copy
+    its runtime quickly from the first superstep on.
+    """
 
     def __init__(self, write: ChannelWrite, core: Core) -> None:
         super().__init__(write.writes, tags=write.tags)
         self.core = core
 
     def _write(self, input: Any, config: RunnableConfig) -> Any:
+        copy_once(conf_of(config))
         if not self.core.keeps_facts:
             return super()._write(input, config)
         parent = current_run.get()

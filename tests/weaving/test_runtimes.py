@@ -74,7 +74,7 @@ def test_a_node_gets_the_runtime_of_a_run_that_is_not_governed(mode: str) -> Non
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_only_the_first_task_of_a_governed_run_copies_its_runtime_field_by_field(
+def test_only_the_start_of_a_governed_run_copies_its_runtime_field_by_field(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied: list[Any] = []
