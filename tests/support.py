@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import operator
 import threading
 import time
@@ -253,6 +254,23 @@ def question(paused: Any) -> dict[str, Any]:
     (asked,) = paused["__interrupt__"]
     found: dict[str, Any] = asked.value
     return found
+
+
+def gained(kind: type[Any], call: Callable[[], object], *, times: int) -> int:
+    """The number of objects of that class that `times` calls leave until Python searches for cycles."""
+
+    def there() -> int:
+        return sum(type(one) is kind for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = there()
+        for _ in range(times):
+            call()
+        return there() - before
+    finally:
+        gc.enable()
 
 
 def statuses(arbiter_os: ArbiterOS) -> list[tuple[str, str]]:

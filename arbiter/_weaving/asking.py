@@ -5,7 +5,7 @@ Notes about them are stored next to the checkpoint, see `notes.py` and "Approval
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count, takewhile
 from threading import local
@@ -47,7 +47,7 @@ from arbiter._lifecycle import (
     Spend,
     Wait,
 )
-from arbiter._weaving.channel import FACTS, conf_of, facts_in
+from arbiter._weaving.channel import conf_of, runs_in
 from arbiter._weaving.notes import Writes, note, note_first, read, read_again, read_first
 from arbiter.history._facts import RunFact
 
@@ -375,9 +375,7 @@ def _take(question: Question, conf: dict[str, Any], at: int | None, spot: int | 
 def _drop_repeated(question: Question, conf: Mapping[str, Any]) -> None:
     """Drop a resume value that was given to this question, which had its answer: a crash has left it on the screen."""
     pad, by_id = conf[CONFIG_KEY_SCRATCHPAD], conf.get(CONFIG_KEY_RESUME_MAP)
-    level = pad
-    while level is not None:
-        known = _cells(level.get_null_resume)
+    for known in _resumed_in(pad):
         for shown in Writes(known.get("pending_writes", ())).interrupts():
             if not _shows(shown, question):
                 continue
@@ -386,7 +384,6 @@ def _drop_repeated(question: Question, conf: Mapping[str, Any]) -> None:
             elif shown.id in by_id and pad.resume and not _is_mark(pad.resume[-1]):
                 pad.resume.pop()
             return
-        level = known.get("parent_scratchpad")
 
 
 def _shows(shown: Any, question: Question) -> bool:
@@ -400,19 +397,23 @@ def _loaded(pad: Any) -> Sequence[Any]:
     The value answers the questions that were shown then. Only the closure of LangGraph's function holds these
     writes.
     """
-    while pad is not None:
-        known = _cells(pad.get_null_resume)
+    for known in _resumed_in(pad):
         if known.get("null_resume_write") is not None:
             return cast(Sequence[Any], known["pending_writes"])
-        pad = known.get("parent_scratchpad")
     return ()
+
+
+def _resumed_in(pad: Any) -> Iterator[dict[str, Any]]:
+    """The variables of LangGraph's function for resume values: those of a graph, then of the graphs around it."""
+    while pad is not None:
+        yield (known := _cells(pad.get_null_resume))
+        pad = known.get("parent_scratchpad")
 
 
 def finished_siblings(conf: Mapping[str, Any]) -> list[RunFact]:
     """The facts of the superstep's tasks, and of the nodes inside them, that were done when the execution began."""
     pending = _cells(conf[CONFIG_KEY_SCRATCHPAD].get_null_resume).get("pending_writes", ())
-    written = facts_in(value for _, channel, value in pending if channel == FACTS)
-    runs = chain.from_iterable((*fact.get("inner", {}).get("facts", ()), fact) for fact in written)
+    runs = chain.from_iterable((*fact.get("inner", {}).get("facts", ()), fact) for fact in runs_in(pending))
     return [fact for fact in runs if "node" in fact]
 
 

@@ -45,6 +45,11 @@ def facts_in(values: Iterable[Any]) -> list[RunFact]:
     return [value.arg for value in values if isinstance(value, Send) and value.node == FACTS]
 
 
+def runs_in(writes: Iterable[tuple[Any, str, Any]]) -> list[RunFact]:
+    """The facts of node runs among the pending writes of a checkpoint."""
+    return [fact for fact in facts_in(value for _, name, value in writes if name == FACTS) if "node" in fact]
+
+
 class Origin:
     """The original of a governed graph, and the rules that govern its nodes. `path` are the nodes around a
     subgraph.

@@ -20,7 +20,7 @@ from langchain_core.runnables.config import merge_configs
 from langgraph.pregel import Pregel
 
 from arbiter._lifecycle import NodeRun, Settings, current_run
-from arbiter._weaving.channel import FACTS, FactsChannel, facts_in
+from arbiter._weaving.channel import FACTS, FactsChannel, runs_in
 from arbiter.errors import PolicyViolationError
 from arbiter.history._items import HistoryItem
 from arbiter.history._past import Past
@@ -133,8 +133,7 @@ def checkpointed(graph: Pregel[Any, Any, Any, Any], thread_id: str | None) -> It
             continue  # an older checkpoint
         seen.add(place)
         past = Past.restored(saved.checkpoint["channel_values"].get(FACTS) or {}, channel.core.settings.facts)
-        pending = [value for _, name, value in saved.pending_writes or () if name == FACTS]
-        written = [fact for fact in facts_in(pending) if "node" in fact]
+        written = runs_in(saved.pending_writes or ())
         run = str(past.value.get("run_id") or "")
         info = ExecutionInfo(id="", run_id=run, thread_id=place[0], graph=graph_name, began=now, config={})
         facts = [*past.value.get("facts", ()), *written]

@@ -81,7 +81,7 @@ from arbiter._weaving.channel import (
     conf_of,
     fact_write,
     facts_channel_in,
-    facts_in,
+    runs_in,
     writes_in,
 )
 from arbiter._weaving.executions import info_of, tell_unknown
@@ -636,8 +636,7 @@ class NodeAttempt(NodeRun):
         if place not in (self._inner or ()) and self._is_of_another(saved):
             return
         stored: Any = saved.checkpoint["channel_values"].get(FACTS) or {}
-        written = facts_in(write for _, name, write in saved.pending_writes or () if name == FACTS)
-        pending = [fact for fact in written if "node" in fact]
+        pending = runs_in(saved.pending_writes or ())
         if stored or pending:
             past = Past.restored(stored, self.settings.facts)
             self.run.log.identify(past)  # else listeners would take them for those of another process

@@ -278,8 +278,14 @@ class Selection:
         tags = sorted({tag for case in cases for tag in case.tags})
         _refuse_unknown("is named", self.ids, known, "Cases")
         _refuse_unknown("has the tag", self.tags, tags, "Tags")
-        ids = set(self.ids)
-        chosen = tuple(case for case in cases if (not ids or case.id in ids) and self._takes(case))
+        ids, wanted_tags, text = {*self.ids}, {*self.tags}, self.text.casefold()
+        chosen = tuple(
+            case
+            for case in cases
+            if (not ids or case.id in ids)
+            and (not wanted_tags or not wanted_tags.isdisjoint(case.tags))
+            and text in case.id.casefold()
+        )
         if not chosen:
             wanted = [
                 *([f"the id {' or '.join(map(repr, self.ids))}"] if self.ids else []),
@@ -290,11 +296,6 @@ class Selection:
                 f"no case is selected{' with ' if wanted else ''}{' and '.join(wanted)}. Cases: {_listed(known)}."
             )
         return chosen
-
-    def _takes(self, case: Case) -> bool:
-        return (
-            not self.tags or not set(self.tags).isdisjoint(case.tags)
-        ) and self.text.casefold() in case.id.casefold()
 
 
 def _refuse_unknown(claim: str, wanted: Iterable[str], known: Collection[str], noun: str) -> None:

@@ -84,6 +84,13 @@ class Key:
         else:
             self.id = "hmac:" + sha256(hmac.digest(secret, b"id", "sha256")).hexdigest()[:8]
 
+    @classmethod
+    def of(cls, given: bytes | str) -> Key:
+        """A key; texts are PEM or taken as UTF-8. Raises `ConfigurationError` for anything else."""
+        if not isinstance(cast(Any, given), bytes | str):
+            raise ConfigurationError(f"key: expected bytes or a text, got {type(given).__name__}.")
+        return cls(given.encode() if isinstance(given, str) else given)
+
     def _read_pem(self, pem: bytes) -> None:
         try:
             from cryptography.hazmat.primitives import serialization
@@ -131,18 +138,11 @@ class Key:
         return True
 
 
-def key_of(given: bytes | str) -> Key:
-    """A key; texts are PEM or taken as UTF-8. Raises `ConfigurationError` for anything else."""
-    if not isinstance(cast(Any, given), bytes | str):
-        raise ConfigurationError(f"key: expected bytes or a text, got {type(given).__name__}.")
-    return Key(given.encode() if isinstance(given, str) else given)
-
-
 def key_from(given: bytes | str | None) -> Key | None:
     """The key that signs. Raises `ConfigurationError` for a public key."""
     if given is None:
         return None
-    key = key_of(given)
+    key = Key.of(given)
     if not key.can_sign:
         raise ConfigurationError(
             f"the ledger's key {key.id} is a public key, which cannot sign anchors; give the Ed25519 private key. "

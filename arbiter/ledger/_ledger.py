@@ -38,7 +38,6 @@ from arbiter.ledger._anchors import (
     anchor_hash,
     is_anchor,
     key_from,
-    key_of,
     merkle_root,
     read_anchors,
     signed_part,
@@ -51,7 +50,19 @@ from arbiter.ledger._erasing import Erasure, erase, prune
 from arbiter.ledger._exporting import LedgerRecords
 from arbiter.ledger._keeping import Options, shortest
 from arbiter.ledger._outbox import ReceiverState, receiver_states
-from arbiter.ledger._queries import PAGE, Filter, Named, Order, Page, Queries, When, span, time_from
+from arbiter.ledger._queries import (
+    PAGE,
+    Filter,
+    Named,
+    Order,
+    Page,
+    Queries,
+    When,
+    expect,
+    expect_text,
+    span,
+    time_from,
+)
 from arbiter.ledger._reading import Reader
 from arbiter.ledger._receivers import ScoreReceiver
 from arbiter.ledger._recording import Recording
@@ -132,16 +143,16 @@ class Ledger:
         checked_number("Ledger", "flush_every", flush_every, low=0.001, high=_HOUR)
         if keep_days is not None:
             checked_number("Ledger", "keep_days", keep_days, above=0)
-        _expect(
+        expect(
             "subject_key",
             subject_key,
             "the name of a key, or None",
             subject_key is None or _is_text(subject_key),
         )
-        _expect(
+        expect(
             "redactor", redactor, "an object with redact()", redactor is None or hasattr(redactor, "redact")
         )
-        _expect("clock", clock, "a callable", callable(clock))
+        expect("clock", clock, "a callable", callable(clock))
         self._where = url
         self._create = create
         self._key: Key | None = key_from(key)
@@ -209,7 +220,7 @@ class Ledger:
 
         False if `timeout` seconds were not enough.
         """
-        _expect("timeout", timeout, "seconds, or None", timeout is None or _is_real(timeout))
+        expect("timeout", timeout, "seconds, or None", timeout is None or _is_real(timeout))
         until = None if timeout is None else time.monotonic() + min(timeout, threading.TIMEOUT_MAX / 2)
         judged = True
         for recording in list(self._recordings):
@@ -341,7 +352,8 @@ class Ledger:
 
         A thread that goes on between two pages moves to the front, and is on none of the next ones.
         """
-        _expect("subject", subject, "a text", subject is None or isinstance(cast(Any, subject), str))
+        if subject is not None:
+            expect_text("subject", subject)
         begin, end = span(since, until, datetime.fromtimestamp(self._clock(), UTC))
         return Threads(
             self._queries,
@@ -448,7 +460,8 @@ class Ledger:
         """
         if (thread_id is None) == (subject is None):
             raise ConfigurationError("erase: give either thread_id or subject.")
-        _expect("subject", subject, "a text", subject is None or isinstance(cast(Any, subject), str))
+        if subject is not None:
+            expect_text("subject", subject)
         thread_id = None if thread_id is None else str(thread_id)
         if not _is_text(reason):
             raise ConfigurationError("erase: give a reason; it is kept with the entry that says so.")
@@ -598,7 +611,7 @@ class Ledger:
         from arbiter.ledger.replaying._replay import replay
 
         is_list = isinstance(threads, Collection) and not isinstance(threads, str)
-        _expect("threads", threads, "a list of thread ids", threads is None or is_list)
+        expect("threads", threads, "a list of thread ids", threads is None or is_list)
         self.flush(30)
         begin, end = span(since, until, datetime.fromtimestamp(self._clock(), UTC))
         return replay(
@@ -631,12 +644,12 @@ class Ledger:
         thread, for a line that is not an anchor, and for anchors of another ledger.
         """
         given = (keys,) if isinstance(keys, str | bytes) else keys
-        _expect("keys", given, "a list of keys", isinstance(cast(Any, given), Iterable))
-        known = [key_of(key) for key in given]
+        expect("keys", given, "a list of keys", isinstance(cast(Any, given), Iterable))
+        known = [Key.of(key) for key in given]
         if not known and self._key is not None:
             known = [self._key]
         lines = read_anchors(anchors) if isinstance(anchors, str | os.PathLike) else (anchors or ())
-        _expect("anchors", lines, "a file, or a list of anchors", isinstance(cast(Any, lines), Iterable))
+        expect("anchors", lines, "a file, or a list of anchors", isinstance(cast(Any, lines), Iterable))
         if anchors is not None and not lines:
             _log.warning(
                 "verify: there is no anchor in those given; a cut of the newest entries stays unnoticed."
@@ -733,11 +746,6 @@ def _one_of(name: str, value: object, known: Sequence[str]) -> None:
         )
 
 
-def _expect(name: str, value: object, wanted: str, fits: bool) -> None:
-    if not fits:
-        raise ConfigurationError(f"{name}: expected {wanted}, got {value!r:.80}.")
-
-
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
@@ -767,7 +775,7 @@ class _Pages(Generic[T]):
         It looks at a bounded number of entries, so it may hold fewer answers than there are, and still name a
         next page. With `seconds`, it goes on until it is full or the time is over.
         """
-        _expect("seconds", seconds, "a number", _is_real(seconds))
+        expect("seconds", seconds, "a number", _is_real(seconds))
         page, until = self._page(limit, after), time.monotonic() + seconds
         while page.next is not None and len(page) < limit and time.monotonic() < until:
             more = self._page(limit - len(page), page.next)

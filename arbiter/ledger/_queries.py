@@ -96,9 +96,13 @@ def span(since: When, until: When, now: datetime) -> tuple[int | None, int | Non
     return begin, end
 
 
-def check_text(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise ConfigurationError(f"{name}: expected a text, got {value!r:.80}.")
+def expect(name: str, value: object, wanted: str, fits: bool) -> None:
+    if not fits:
+        raise ConfigurationError(f"{name}: expected {wanted}, got {value!r:.80}.")
+
+
+def expect_text(name: str, value: object) -> None:
+    expect(name, value, "a text", isinstance(value, str))
 
 
 def _check_limit(limit: int) -> None:
@@ -129,7 +133,7 @@ class Filter:
     def __post_init__(self) -> None:
         for name in ("run", "subject", *get_args(Named)):
             if (value := getattr(self, name)) is not None:
-                check_text(name, value)
+                expect_text(name, value)
 
 
 @dataclass(slots=True)
@@ -661,7 +665,7 @@ class Queries:
         self, evaluator: str, *, every: Literal["hour", "day"] | None = "hour", since: int | None = None
     ) -> list[dict[str, Any]]:
         """Number, mean, least and most of an evaluator's scores in each hour or day, and how often it gave none."""
-        check_text("evaluator", evaluator)
+        expect_text("evaluator", evaluator)
         merged: dict[Any, dict[str, Totals]] = defaultdict(lambda: defaultdict(Totals))
         evaluator = self.recorded("evaluator", evaluator)
         for part in self.counts("evaluator", every=every, since=since):

@@ -41,7 +41,7 @@ from arbiter.history._past import NO_PAST
 from arbiter.history._record import Record
 from arbiter.history._recorder import ThreadLog, begin
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
-from tests.support import MODES, Check, Judge, Spy, State, allow, chain, good, quick, run, thread
+from tests.support import MODES, Check, Judge, Spy, State, allow, chain, gained, good, quick, run, thread
 
 
 def loop(times: int, checkpointer: Any = None) -> Any:
@@ -369,15 +369,7 @@ def test_items_of_a_run_without_a_thread_go_when_the_next_one_begins(mode: str) 
     arbiter_os.add_policy_checker(Check("fine", allow))
     app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
     run(app, {"log": []}, mode=mode)
-    gc.collect()
-    gc.disable()
-    try:
-        before = sum(type(one) is Record for one in gc.get_objects())
-        for _ in range(5):
-            run(app, {"log": []}, mode=mode)
-        assert sum(type(one) is Record for one in gc.get_objects()) <= before + 2
-    finally:
-        gc.enable()
+    assert gained(Record, lambda: run(app, {"log": []}, mode=mode), times=5) <= 2
 
 
 @MODES
