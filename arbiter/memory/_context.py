@@ -58,7 +58,13 @@ class Facts(Protocol):
     """The operations on the agent's facts that a handler may use; `FactStore` implements them."""
 
     async def ingest(
-        self, claims: Sequence[Claim], ctx: EvalContext, *, evaluator: str, model: ChatModel | None = None
+        self,
+        claims: Sequence[Claim],
+        ctx: EvalContext,
+        *,
+        evaluator: str,
+        model: ChatModel | None = None,
+        shown: Iterable[Fact] = (),
     ) -> Ingested: ...
 
     async def facts(

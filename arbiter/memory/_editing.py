@@ -17,7 +17,16 @@ from arbiter.memory._characters import Character
 from arbiter.memory._context import EvalContext
 from arbiter.memory._entities import Entity
 from arbiter.memory._options import text
-from arbiter.memory._records import KINDS, Claim, ClaimType, Fact, Ingested, Sensitivity, Visibility
+from arbiter.memory._records import (
+    KINDS,
+    Claim,
+    ClaimType,
+    Fact,
+    Ingested,
+    Sensitivity,
+    Visibility,
+    time_of,
+)
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._changes import CLOSED, corrected, unlinked
@@ -98,8 +107,13 @@ class Editing:
         text("entity_id", entity_id, "remember")
         text("claim", claim.claim, "remember")
         _check_literals("remember", {"type": claim.type, "sensitivity": claim.sensitivity or "personal"})
+        try:
+            since = None if claim.valid_from is None else time_of(claim.valid_from)
+        except (TypeError, ValueError):
+            problem = f"expected a datetime, got {claim.valid_from!r:.80}."
+            raise ParameterError("remember", "valid_from", problem) from None
         said = HumanMessage(claim.claim, id=source or str(uuid4()))
-        claim = replace(claim, source_message_ids=(str(said.id),))
+        claim = replace(claim, valid_from=since, source_message_ids=(str(said.id),))
         ingested, fact = await self.state(
             entity_id, claim, Place(room_id=room_id, messages=[said]), by="remember"
         )
@@ -128,7 +142,7 @@ class Editing:
         for name in changes:
             if name not in known:
                 problem = f"it cannot be changed. Fields: {', '.join(known)}.{nearest(name, known)}"
-                raise ParameterError("edit", name, problem)
+                raise ParameterError("edit", name[:80], problem)
         if not changes:
             raise ParameterError("edit", "changes", f"expected at least one of {', '.join(known)}.")
         _check_literals("edit", changes)
@@ -145,7 +159,7 @@ class Editing:
         try:
             changed = Fact.from_value({**fact.to_value(), **changes})
         except ValueError as error:
-            raise ParameterError("edit", "changes", f"{str(error).partition(': ')[2]}.") from None
+            raise ParameterError("edit", "changes", f"{str(error).partition(': ')[2][:200]}.") from None
         if (wrong := wrong_text(changed)) is not None:
             raise ParameterError("edit", wrong, f"expected a text of at most {LONGEST:,} characters.")
         if has_secret(changed.claim, subject=changed.subject, slot=changed.slot, value=changed.value):

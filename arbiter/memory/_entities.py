@@ -20,6 +20,8 @@ MIN_PREFIX = 6
 """The first characters of an id, at least this many, stand for it if no other id begins with them."""
 MAX_NAME = 100
 """Longest name in characters; longer ones are dropped."""
+MOST_OF_NAME = 200
+"""Characters of a name, or of an id, that are compared with others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ def named_in(text: str, entities: Sequence[Entity]) -> list[str]:
 
     "Bob's" names Bob. A name that two entities share names neither.
     """
-    folded = _folded(text)
+    folded = _folded_text(text)
     spoken = (_words(folded), _words(_OF_HIS.sub("", folded)))
     called: dict[str, set[str]] = {}
     for entity in entities:
@@ -98,7 +100,11 @@ def _agent_aliases(entities: Iterable[Entity]) -> dict[str, str]:
 
 
 def _folded(name: str) -> str:
-    return " ".join(normalized("NFKC", name).casefold().split())
+    return _folded_text(name[:MOST_OF_NAME])[:MOST_OF_NAME]
+
+
+def _folded_text(text: str) -> str:
+    return " ".join(normalized("NFKC", text).casefold().split())
 
 
 _EDGES = re.compile(r"^\W+|(?<!\W)\W+$")
@@ -260,25 +266,22 @@ _FOUND = 32
 _SHARED = 64
 """Ids that the index keeps for one name. A name that several entities share means none of them anyway."""
 _MOST_TERMS = 200
-_LONGEST_NAME = 2_000
-"""Characters of a registered name or id that are looked at."""
 
 
 def _terms(entity: Entity) -> dict[str, str]:
     """The sequences of words under which an entity is found: "whole" names and ids, and "part" of a name."""
     found: dict[str, str] = {}
-    names = [name[:_LONGEST_NAME] for name in (entity.id, *entity.names)]
-    for name in names[1:]:
-        words = _words(_folded(name))
+    names = [_words(_folded(name)) for name in (entity.id, *entity.names)]
+    for words in names[1:]:
         for size in range(1, MOST_WORDS + 1):
             for at in range(len(words) - size + 1):
                 found.setdefault(" ".join(words[at : at + size]), "part")
-    whole = (" ".join(_words(_folded(name))) for name in names)
+    whole = map(" ".join, names)
     return dict([*found.items()][:_MOST_TERMS]) | {term: "whole" for term in whole if term}
 
 
 def _spoken(text: str) -> list[list[str]]:
-    folded = _folded(text)
+    folded = _folded_text(text)
     plain = _words(folded)
     without = _words(_OF_HIS.sub("", folded))
     return [plain] if plain == without else [plain, without]

@@ -16,7 +16,7 @@ from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._intake import LONGEST, wrong_text
 from arbiter.memory.facts._normal import FactIds
 from arbiter.memory.facts._own_names import OwnNames
-from arbiter.memory.facts._privacy import has_secret
+from arbiter.memory.facts._privacy import UNFIT, has_secret
 from arbiter.memory.facts._profiles import KIND as PROFILES
 from arbiter.memory.facts._rules import expiry, prior
 from arbiter.memory.goals._evaluator import Goals, words_of
@@ -38,6 +38,7 @@ _NOBODY = "?"
 """Stands for an entity without a usable id, to look for more mistakes."""
 _LISTS = (KEYS, *_RECORDS, PROFILES, "own_names", "tombstones")
 _SOURCES = "source_message_ids"
+_IDS = frozenset((_SOURCES, "room_ids"))
 _MOST = 50
 
 
@@ -181,13 +182,13 @@ class Import:
             if not 0 <= record.confidence <= 1:
                 return f".confidence: expected 0 to 1, got {record.confidence!r}"
             if has_secret(record.claim, subject=record.subject, slot=record.slot, value=record.value):
-                return ".claim: it holds a secret, which is never stored"
+                return f".claim: it holds {UNFIT}"
         elif isinstance(record, TrustProfile) and len(record.evidence) != len(value.get("evidence", ())):
             return ".evidence: a piece of it cannot be read"
         elif kind == KEYS:
             return None if read_key(value) else ": it is no key of an entity"
         elif any(has_secret(text) for text in _words_of(record, value)):
-            return ": it holds a secret, which is never stored"
+            return f": it holds {UNFIT}"
         return None
 
     def _place(
@@ -319,18 +320,19 @@ def _words_of(record: Record | None, value: Value) -> Iterable[str]:
         case Relationship():
             return [*(tag.replace("_", " ") for tag in record.tags), *_texts_in(record.metadata)]
         case None:
-            return _texts_in(value)
+            return _texts_in(value, but=_IDS)
         case _:
             return ()
 
 
-def _texts_in(value: Any) -> Iterable[str]:
+def _texts_in(value: Any, but: Collection[str] = ()) -> Iterable[str]:
+    """The texts in a value of JSON, without those under the keys `but`."""
     parts: Any = value
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for part in parts.values():
-            yield from _texts_in(part)
+        for key, part in parts.items():
+            yield from () if key in but else _texts_in(part, but)
     elif isinstance(value, list | tuple):
         for part in parts:
-            yield from _texts_in(part)
+            yield from _texts_in(part, but)

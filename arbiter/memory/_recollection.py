@@ -42,6 +42,7 @@ from arbiter.memory._records import (
 )
 from arbiter.memory._turns import AT_WORK
 from arbiter.memory.facts import FactRules, FactStore, Forgotten
+from arbiter.memory.facts._extraction import label
 from arbiter.memory.facts._profiles import checked_schemas
 from arbiter.memory.goals import Goals
 from arbiter.memory.reflection._evaluator import Thoughts
@@ -402,12 +403,12 @@ class Memory:
         """A table of the active and disputed facts about an entity: claim, type, confidence, mentions,
         last mention, source messages. Disputed claims are marked as conflicting."""
         known = [fact for fact in await self.afacts(entity_id, None) if fact.state in ("active", "disputed")]
-        table = Table(title=Text(f"known about {visible(entity_id)}"))
+        table = Table(title=Text(f"known about {label(entity_id)}"))
         for heading in ("claim", "type", "confidence", "mentions", "last heard", "sources"):
             table.add_column(heading, justify="right" if heading in ("confidence", "mentions") else "left")
         for fact in known:
             claim = visible(fact.claim) + (" (conflicting)" if fact.state == "disputed" else "")
-            sources = visible(", ".join(fact.source_message_ids))
+            sources = ", ".join(map(label, fact.source_message_ids))
             cells = (
                 claim,
                 fact.type,

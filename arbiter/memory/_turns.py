@@ -23,6 +23,7 @@ from langgraph.types import Command
 from arbiter._values.states import ROOT, as_state
 from arbiter.evaluation import FinishedRun, NodeEvaluator
 from arbiter.memory._conversation import SPEAKER, ShownList, counts, list_of
+from arbiter.memory._entities import MOST_OF_NAME
 
 AT_WORK = ContextVar("arbiter_memory_at_work", default=False)
 """True in evaluators, which must not wait for a thread that is worked on: it may be their own."""
@@ -218,8 +219,9 @@ def as_messages(found: Sequence[Any], ids: MessageIds) -> list[BaseMessage]:
                 [message] = convert_to_messages([part])
             except (ValueError, TypeError, NotImplementedError):
                 continue
-        id = ids.of(message)
-        messages.append(message if id == message.id else message.model_copy(update={"id": id}))
+        id, name = ids.of(message), message.name and message.name[:MOST_OF_NAME]
+        as_it_is = id == message.id and name == message.name
+        messages.append(message if as_it_is else message.model_copy(update={"id": id, "name": name}))
     return messages
 
 

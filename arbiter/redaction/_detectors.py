@@ -81,7 +81,5 @@ def _all(pattern: re.Pattern[str], text: str) -> Iterator[Range]:
 
 def _folded(text: str) -> str:
     """`text` in lower case, character by character: no place moves."""
-    folded = text.lower()
-    if len(folded) == len(text):
-        return folded
-    return "".join(low if len(low := char.lower()) == 1 else char for char in text)
+    # The lower case of this letter alone has two characters.
+    return "\u0130".join(part.lower() for part in text.split("\u0130"))

@@ -209,11 +209,24 @@ def test_what_is_beyond_the_bound_is_shown_to_no_model() -> None:
     assert all(len(prompt) < 6 * SHOWN for prompt in prompts)
 
 
-@pytest.mark.parametrize("text", ["\n", "a. ", "\ufdfa"])
+HOSTILE = ["\n", "a. ", "\ufdfa", "\u200b", "\ud800"]
+
+
+def cheap(work: Any) -> None:
+    took: list[float] = []
+    for _ in range(3):
+        begun = time.process_time()
+        work()
+        took.append((time.process_time() - begun) * 1000)
+    assert min(took) <= MOST_MS
+
+
+@pytest.mark.parametrize("text", HOSTILE)
 def test_long_ids_names_and_values_cost_a_program_little(text: str) -> None:
     memory = EvaluationCycle(store=InMemoryStore()).memory
     fact = memory.remember("ada", "Ada sails")
     long = text * (100_000 // len(text))
+    parts = [f"{at}{long[at : at + 2_000]}" for at in range(0, 100_000, 2_000)]
 
     def refused() -> None:
         with pytest.raises(ParameterError, match="value: expected a text of at most 2,000 characters"):
@@ -221,19 +234,56 @@ def test_long_ids_names_and_values_cost_a_program_little(text: str) -> None:
         with pytest.raises(ParameterError, match="there is no such field") as caught:
             memory.import_([{"entity_id": "ada", "claim": "Ada rows", long: 1}])
         assert len(str(caught.value)) < 300
+        for name, steps in ((f"x{long}", ["look"]), ("look", [f"x{long}"]), ("look", parts)):
+            with pytest.raises(ParameterError, match="at most 20,000 characters together"):
+                memory.create_goal("room", name, steps, entity_id="ada")
+        with pytest.raises(ParameterError, match="more than 8,000 characters"):
+            memory.import_({"entity_id": "ada", "profiles": [{"schema": long}]})
 
     for work in (
         lambda: memory.facts(long),
         lambda: memory.export(long),
+        lambda: memory.table(long),
         lambda: memory.forget(long, "x"),
         lambda: memory.search("sails", long),
         lambda: memory.remember("ada", "Ada sails", room_id=long),
+        lambda: memory.import_([{"entity_id": f"x{long}", "claim": "Ada rows", "id": long}]),
         lambda: memory.register_entity("bob", long),
+        lambda: memory.register_entity("bob", *parts),
         refused,
     ):
-        took: list[float] = []
-        for _ in range(3):
-            begun = time.process_time()
-            work()
-            took.append((time.process_time() - begun) * 1000)
-        assert min(took) <= MOST_MS
+        cheap(work)
+
+
+@pytest.mark.parametrize("text", HOSTILE[2:4])
+def test_a_turn_with_long_ids_and_names_costs_little(text: str) -> None:
+    companion = Companion(embeds=False)
+    long = text * 100_000
+    companion.says("hello")
+
+    def says(user_id: str, **fields: Any) -> None:
+        config: Any = {"configurable": {"thread_id": "room", "user_id": user_id}}
+        companion.app.invoke({"messages": [HumanMessage("hello", **fields)]}, config)
+
+    says("ada")
+    usual = companion.says("hello")[0]
+    begun = time.process_time()
+    says(long)
+    says("ada", id=long)
+    says("ada", name=long)
+    says("ada", additional_kwargs={"entity_id": long})
+    assert (time.process_time() - begun) * 1000 <= 4 * (MOST_MS + 2 * usual)
+
+
+def test_claims_that_are_long_in_their_normal_form_are_refused() -> None:
+    memory = EvaluationCycle(store=InMemoryStore()).memory
+    with pytest.raises(ParameterError, match="longer than 2,000 characters"):
+        memory.remember("ada", "\ufdfa" * 2_000)
+
+
+def test_a_date_that_is_none_is_an_error_with_its_field() -> None:
+    memory = EvaluationCycle(store=InMemoryStore()).memory
+    wrong: Any = "tomorrow" * 1_000
+    with pytest.raises(ParameterError, match="valid_from: expected a datetime, got 'tomorrow") as caught:
+        memory.remember("ada", "Ada sails", valid_from=wrong)
+    assert len(str(caught.value)) < 300

@@ -1178,3 +1178,32 @@ def test_forgetting_costs_the_same_with_many_other_users() -> None:
         costs.append(store.count - before)
         assert talk.known() == [OSLO]
     assert costs[0] == costs[1]
+
+
+# Elsewhere at the same time -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("claim", [OSLO, "User still lives in Oslo"])
+def test_what_is_forgotten_while_a_model_reads_is_not_learned_again_from_what_it_reads(
+    named: bool, claim: str
+) -> None:
+    """By another process: it knows nothing of the call, and its tombstones are in another room."""
+    elsewhere = EvaluationCycle(store=(store := InMemoryStore())).memory
+    forgotten: list[int] = []
+
+    def again(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
+        forgotten.append(elsewhere.forget("ada", "Oslo"))
+        repeated = {"known_id": [*known][0]} if named else {}
+        return claims({"claim": claim, "type": "fact", **repeated}, CAT)(said, known)
+
+    talk = Talk({"As you know": again}, store=store)
+    elsewhere.remember("ada", OSLO, source="m0", room_id="other")
+    talk.say("As you know, I live in Oslo. I have a cat.")
+    assert forgotten == [1]
+    is_repeated = named or claim == OSLO
+    assert (claim in talk.known()) == (not is_repeated)
+    assert CAT in talk.known()
+    talk.reads = {"live": claims(claim)}
+    talk.say("I live in Oslo again")
+    assert claim in talk.known()

@@ -260,6 +260,7 @@ class FactEvaluator(CognitiveEvaluator):
                 evaluator=self.name,
                 model=self.model,
                 names=await self._names(outcome.value.names, fresh, ctx),
+                shown=[fact for fact in known if fact.id not in {one.id for one in wishes.carried.gone}],
             )
             updates = updates_in(outcome.value, self.schemas)
             carried = replace(

@@ -426,14 +426,14 @@ def extraction(
 def _listing(facts: Iterable[Fact], now: datetime) -> str:
     def about(fact: Fact) -> str:
         since = f", from {fact.valid_from.date()}" if fact.valid_from and fact.planned(now) else ""
-        return f"{fact.type}, about {visible(fact.subject)[:100]}{since}"
+        return f"{fact.type}, about {label(fact.subject)}{since}"
 
     return "\n".join(f"{fact.id} ({about(fact)}): {visible(fact.claim)}" for fact in facts)
 
 
 def label(id: str) -> str:
     """An id as prompts show it, in one line of at most 100 characters."""
-    return visible(id)[:100]
+    return visible(id[:_LONGEST_LABEL])[:_LONGEST_LABEL]
 
 
 def meant(given: str | None, ids: Collection[str]) -> str:
@@ -450,6 +450,7 @@ def meant(given: str | None, ids: Collection[str]) -> str:
     return found[0] if len(found) == 1 else ""
 
 
+_LONGEST_LABEL = 100
 _LONGEST_NAMING = 400
 _SHORTENED = 8
 """Characters with which a model may shorten an id."""

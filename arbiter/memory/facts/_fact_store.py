@@ -49,15 +49,17 @@ class FactStore:
         evaluator: str,
         model: ChatModel | None = None,
         names: Sequence[Introduction] = (),
+        shown: Iterable[Fact] = (),
     ) -> Ingested:
         """Store claims, in order; see docs/memory.md. Their effects on known facts are appended to
         `ctx.events`.
 
         Ingesting the same claims of a turn again changes nothing, even from another evaluator. `model`
         compares new claims with known ones; the default is the cycle's. `names` are the names that speakers give
-        themselves in these messages: claims about them are the speaker's, also those that are stored.
+        themselves in these messages: claims about them are the speaker's, also those that are stored. `shown` are the
+        records that the model was shown: a claim that repeats one of them is dropped if it was forgotten meanwhile.
         """
-        ingestion = Ingestion(self.store, self.rules, ctx, evaluator, model)
+        ingestion = Ingestion(self.store, self.rules, ctx, evaluator, model, shown)
         ingested = await ingestion.run(claims, names)
         for entity_id in sorted(ingestion.scopes):
             await self._keep_within_bounds(entity_id)

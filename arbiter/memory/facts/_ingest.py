@@ -11,13 +11,13 @@ crash between them is repaired when the same claim comes again. See docs/memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from arbiter.memory._context import EvalContext
-from arbiter.memory._records import Claim, Fact, Ingested
+from arbiter.memory._records import KINDS, Claim, Fact, Ingested
 from arbiter.memory.facts._adjudication import Pair, Relation, adjudicate
 from arbiter.memory.facts._changes import CLOSED, opens, outdated, says_alone
 from arbiter.memory.facts._intake import Candidate, Intake
@@ -46,7 +46,7 @@ class _Judged:
 
 class Ingestion:
     """The claims of one turn and one evaluator on their way into the store. `scopes` are the entities with
-    new records."""
+    new records, `shown` the records that the model was shown."""
 
     def __init__(
         self,
@@ -55,8 +55,10 @@ class Ingestion:
         ctx: EvalContext,
         evaluator: str,
         model: ChatModel | None = None,
+        shown: Iterable[Fact] = (),
     ) -> None:
         self.rules = rules
+        self.shown = {fact.id: fact for fact in shown}
         self.ctx = ctx
         self.evaluator = evaluator
         self.model = model
@@ -207,8 +209,22 @@ class Ingestion:
             return None
         return "duplicate" if fact.subject == candidate.subject else "corrects"
 
+    async def _was_forgotten(self, candidate: Candidate) -> bool:
+        """True if the claim repeats a record that was deleted, in another thread or process, since the model has
+        seen it."""
+        for id in (candidate.id, candidate.claim.known_id):
+            fact = self.shown.get(id or "")
+            if fact is None or candidate.moved or not candidate.is_about(fact.subject):
+                continue
+            if KINDS[fact.type] in candidate.kinds and await self.knowledge.find(candidate, fact.id) is None:
+                return True
+        return False
+
     async def _take_in(self, judged: _Judged) -> None:
         candidate = judged.candidate
+        if await self._was_forgotten(candidate):
+            self.intake.dropped_private += 1
+            return
         if any(
             known.fact.sensitivity == "sensitive" and relation in ("duplicate", "refines")
             for known, relation in judged.against

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
+from arbiter._values.normal import normalized
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import originals, text_of
 from arbiter.memory._entities import called, resolve
@@ -355,9 +356,14 @@ def wrong_text(claim: Claim | Fact) -> str | None:
     """The field whose text is too long, or `claim` if it is blank; None if all are right."""
     texts: dict[str, Any] = {name: getattr(claim, name) for name in ("claim", "slot", "value")}
     for name, text in texts.items():
-        if not isinstance(text or "", str) or len(text or "") > LONGEST:
+        if not isinstance(text or "", str) or _is_long(text or ""):
             return name
     return None if (texts["claim"] or "").strip() else "claim"
+
+
+def _is_long(text: str) -> bool:
+    # NFKC makes 18 characters of one in the worst case, and no language twice as many.
+    return len(text) > LONGEST or len(normalized("NFKC", text)) > 2 * LONGEST
 
 
 def _is_claim(claim: Claim) -> bool:

@@ -22,7 +22,7 @@ from arbiter.memory._evaluators import (
 )
 from arbiter.memory._options import text
 from arbiter.memory._records import Goal, GoalStatus, readable
-from arbiter.memory.facts._privacy import has_secret, may_keep
+from arbiter.memory.facts._privacy import UNFIT, has_secret, may_keep
 from arbiter.memory.goals._updates import (
     Allowed,
     Applied,
@@ -36,6 +36,8 @@ from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.memory.stores._portable import joined
 from arbiter.models import ChatModel
 
+MOST_TEXT = 20_000
+"""Characters of a goal: a model sees no more of all goals together."""
 MAX_GOALS = 50
 """Goals of a room that a model sees, the first by id."""
 
@@ -150,8 +152,11 @@ def _check(goal: Goal) -> None:
         raise ParameterError(
             owner, "status", f"expected IN_PROGRESS, DONE or FAILED, got {goal.status!r:.80}."
         )
-    if any(map(has_secret, words_of(goal))):
-        raise ParameterError(owner, "name", "it, or an objective, holds a secret, which is never stored.")
+    if sum(map(len, words := words_of(goal))) > MOST_TEXT:
+        problem = f"expected a name and objectives of at most {MOST_TEXT:,} characters together."
+        raise ParameterError(owner, "name", problem)
+    if any(map(has_secret, words)):
+        raise ParameterError(owner, "name", f"it, or an objective, holds {UNFIT}.")
     names = [objective.id or objective.description.strip() for objective in goal.objectives]
     if not all(names) or len({*names}) < len(names):
         raise ParameterError(

@@ -49,7 +49,7 @@ async def asking(
     said = ["The messages:"]
     for message in messages:
         speaker = ctx.name_of(ctx.speaker_of(message))
-        said.append(f"{visible(speaker)[:100]}:\n{quote(text_of(message), limit=4_000)}")
+        said.append(f"{visible(speaker[:100])[:100]}:\n{quote(text_of(message), limit=4_000)}")
     return composed(
         ctx.character,
         "goalsTemplate",

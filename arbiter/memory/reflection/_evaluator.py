@@ -160,7 +160,9 @@ class ReflectionEvaluator(CognitiveEvaluator):
         """Store facts, then relationships, then the thought. Every write is idempotent."""
         message_ids = shown_ids(part.id for part in found.shown)
         claims = [fact.sourced(message_ids, ctx.clock().tzinfo) for fact in value.facts]
-        ingested = await ctx.facts.ingest(claims, ctx, evaluator=self.name) if claims else Ingested()
+        ingested = Ingested()
+        if claims:
+            ingested = await ctx.facts.ingest(claims, ctx, evaluator=self.name, shown=found.facts)
         await ctx.look_up(name for one in value.relationships for name in (one.source, one.target))
         known = {entity.id: entity for entity in (*ctx.entities, *found.entities)}
         sightings, unresolved = self._resolved(ctx, value.relationships, [*known.values()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from hashlib import sha256
 from math import isfinite
 from typing import Any, cast
@@ -65,6 +66,7 @@ def _encoded(text: str) -> str:
     return _UNSAFE.sub(lambda found: _percent(found.group()), text[: _LONGEST_LABEL + 1])
 
 
+@cache
 def _percent(character: str) -> str:
     if character == "\x00":
         return "%C0%80"  # not valid UTF-8, so no other text has it; `%00` is the empty text
@@ -91,15 +93,16 @@ PENDING = "needs_embedding"
 """The key that is True while a record waits for its vector."""
 
 _BROKEN = re.compile("[\x00\ud800-\udfff]")
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_REPLACED = dict.fromkeys([0, *range(0xD800, 0xE000)], "\ufffd")
 
 
 def clean_text(text: str) -> str:
     """`text` as every store can hold it: U+FFFD replaces NUL, which PostgreSQL lacks, and lone surrogates,
     which UTF-8 lacks."""
-    if not _BROKEN.search(text):
-        return text
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins surrogate pairs
-    return whole.replace("\x00", "\ufffd")
+    if _PAIR.search(text):
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # joins the pairs
+    return text.translate(_REPLACED) if _BROKEN.search(text) else text
 
 
 def clean(value: object) -> Any:
