@@ -40,6 +40,7 @@ _LISTS = (KEYS, *_RECORDS, PROFILES, "own_names", "tombstones")
 _SOURCES = "source_message_ids"
 _IDS = frozenset((_SOURCES, "room_ids"))
 _MOST = 50
+_DEEPEST = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,19 +83,27 @@ class Import:
     def _planned(self, given: Any) -> Iterable[Planned]:
         parts: Any = given
         if isinstance(given, Mapping):
-            yield from self._of_export(parts, "")
+            if self._is_flat(given, "the export"):
+                yield from self._of_export(parts, "")
             return
         if isinstance(given, str | bytes) or not isinstance(given, Iterable):
             self.mistakes.append(f"expected an export, or a list of records, got {given!r:.80}.")
             return
         for number, part in enumerate(parts):
             where, fields = f"records[{number}]", part
+            if not self._is_flat(part, where):
+                continue
             if not isinstance(part, Mapping):
                 self.mistakes.append(f"{where}: expected a mapping, got {part!r:.80}.")
             elif "claim" in part:
                 yield from self._of_claim(fields, where)
             else:
                 yield from self._of_export(fields, f"{where}.")
+
+    def _is_flat(self, value: Any, where: str) -> bool:
+        if is_deep := _is_deeper(value, _DEEPEST):
+            self.mistakes.append(f"{where}: it is nested deeper than {_DEEPEST} levels.")
+        return not is_deep
 
     def _of_claim(self, given: Mapping[str, Any], where: str) -> Iterable[Planned]:
         """A claim from elsewhere: `entity_id` and `claim`, and any other field of a fact."""
@@ -299,6 +308,15 @@ class Import:
         if isinstance(record, Thought):
             for entity_id in record.entity_ids:
                 await Traces(self.store, self.agent_id, entity_id).was_in(record.room_id)
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    parts: Any = value
+    if isinstance(value, Mapping):
+        parts = parts.values()
+    elif not isinstance(value, list | tuple):
+        return False
+    return levels == 0 or any(_is_deeper(part, levels - 1) for part in parts)
 
 
 def _rests_on(sources: Collection[str], buried: Collection[str]) -> bool:

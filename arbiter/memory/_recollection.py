@@ -325,7 +325,8 @@ class Memory:
         neither all. Their vectors, the facts derived from them, the thoughts that rest on them, and their
         mentions in tags and metadata of relationships are deleted too. Deleting all facts also deletes every
         relationship from and to the entity, and the thoughts about conversations that it took part in. Unless all
-        is deleted, threads of the entity that wait in this process are read first: they might teach it again.
+        is deleted, threads of the entity that wait in this process are read first, for at most `handler_timeout_s` of
+        the cycle: they might teach it again.
 
         Returns how many facts were deleted; the number has an `id` for `undo`. The messages that said a
         deleted fact teach it no more; a later message can. Goals and registered names stay, because the

@@ -287,3 +287,19 @@ def test_a_record_of_nobody_has_its_other_mistakes_listed_too(who: Any) -> None:
         memory().import_([record, {"entity_id": who, "claim": " "}])
     for mistake in ("records[0].entity_id", "records[0].state", "records[1].entity_id", "records[1].claim"):
         assert mistake in str(caught.value)
+
+
+@pytest.mark.parametrize("levels", [60, 5_000])
+@pytest.mark.parametrize("kind", [list, dict])
+def test_values_that_are_nested_too_deeply_are_a_mistake(levels: int, kind: type) -> None:
+    """And not an error of Python, which its destructors may print."""
+    deep: Any = "x"
+    for _ in range(levels):
+        deep = [deep] if kind is list else {"a": deep}
+    memory = EvaluationCycle(store=InMemoryStore()).memory
+    profile = {"schema": "P", "fields": {"a": {"value": deep}}}
+    claim = {"entity_id": "ada", "claim": "Ada sails", "origin": {"a": deep}}
+    for given in ({"entity_id": "ada", "profiles": [profile]}, [claim], [deep]):
+        with pytest.raises(ParameterError, match="nested deeper than 50 levels"):
+            memory.import_(given)
+    assert memory.import_([{**claim, "origin": {"a": {"b": ["c"]}}}]) == 1

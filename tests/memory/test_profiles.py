@@ -520,3 +520,21 @@ def test_a_field_that_was_not_mentioned_for_long_is_neither_known_nor_stored(
 def test_an_invalid_time_of_profiles_is_refused() -> None:
     with pytest.raises(ParameterError, match="profile_ttl"):
         FactRules(profile_ttl=timedelta(0))
+
+
+def test_a_value_that_is_nested_too_deeply_costs_its_profile_and_not_the_answer() -> None:
+    class Loose(BaseModel):
+        anything: Any = None
+
+    deep: Any = "x"
+    for _ in range(300):
+        deep = [deep]
+    found = {
+        "claims": [{"claim": "Ada rows", "type": "fact"}],
+        "profiles": {"Loose": [{"anything": deep}], "UserProfile": [{"city": "Oslo"}]},
+    }
+    call = {"name": "ExtractedClaims", "args": found, "id": "1", "type": "tool_call"}
+    shop = Shop(AIMessage("", tool_calls=[call]), kind=ScriptedTools, schemas=[Loose, UserProfile])
+    assert shop.hears("I row in Oslo")["profile_fields"] == 1
+    assert shop.profile().city == "Oslo"
+    assert [fact.claim for fact in shop.cycle.memory.facts("ada")] == ["Ada rows"]

@@ -1194,7 +1194,7 @@ def test_what_is_forgotten_while_a_model_reads_is_not_learned_again_from_what_it
 
     def again(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
         forgotten.append(elsewhere.forget("ada", "Oslo"))
-        repeated = {"known_id": [*known][0]} if named else {}
+        repeated = {"known_id": next(iter(known))} if named else {}
         return claims({"claim": claim, "type": "fact", **repeated}, CAT)(said, known)
 
     talk = Talk({"As you know": again}, store=store)

@@ -161,7 +161,10 @@ def updates_in(answer: BaseModel, schemas: Sequence[Schema]) -> list[Update]:
     profiles: Any = getattr(answer, "profiles", None)
     for schema in schemas:
         for part in getattr(profiles, schema.__name__, ()):
-            values = part.model_dump(mode="json", exclude_none=True, warnings=False)
+            try:
+                values = part.model_dump(mode="json", exclude_none=True, warnings=False)
+            except ValueError:  # nested too deeply for pydantic
+                continue
             subject = values.pop("subject", None)
             sources = tuple(values.pop("source_message_ids", ()))
             if values:
