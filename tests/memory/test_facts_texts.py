@@ -204,6 +204,7 @@ def test_a_model_sees_only_messages_on_the_record() -> None:
         ("Please delete all my data!", "everything"),
         ("erase my data", "everything"),
         ("Vergiss alles, was du über mich weißt.", "everything"),
+        ("私のことをすべて忘れて", "everything"),
         ("Por favor, borra todos mis datos", "everything"),
         ("Oublie tout, s'il te plaît", "everything"),
         ("请忘记一切", "everything"),
