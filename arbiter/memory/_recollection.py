@@ -460,5 +460,5 @@ def _check_one_of(method: str, name: str, value: str | None, kind: Any) -> None:
 
 def _mentions(text: str, names: Sequence[str]) -> bool:
     """True if a text contains one of the names as whole words, in any case."""
-    found = "|".join(re.escape(name) for name in names if name.strip())
+    found = "|".join(re.escape(name) for name in names if name.strip() and len(name) <= len(text))
     return bool(found) and re.search(rf"(?<!\w)(?:{found})(?!\w)", text, re.IGNORECASE) is not None

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, convert_to_messages
@@ -164,7 +165,8 @@ class MessageIds:
     messages before it, so a history that a client sends again has the same ids. The id of an AI message also
     depends on the message that it answers: "OK." to a new message is not the "OK." of an earlier turn. If the
     thread is not `kept`, random ids are replaced in the same way, because LangGraph creates new ones in each run.
-    Without the `key`, no guess of a text can be checked against such an id.
+    Without the `key`, no guess of a text can be checked against such an id. A hash replaces ids of more than 1,000
+    characters.
     """
 
     def __init__(self, scope: str, *, kept: bool, key: bytes = b"") -> None:
@@ -177,6 +179,8 @@ class MessageIds:
 
     def of(self, message: BaseMessage) -> str | None:
         found = self._of(message)
+        if found and len(found) > _LONGEST_ID:  # cursors, facts and tombstones keep many ids
+            found = "sha256:" + sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
         if isinstance(message, HumanMessage):
             self._answered = found or ""
         return found
@@ -199,6 +203,9 @@ class MessageIds:
         if id:
             self._given[id] = made
         return made
+
+
+_LONGEST_ID = 1_000
 
 
 def _is_random(id: str) -> bool:

@@ -60,8 +60,9 @@ class Companion:
     def __init__(self, *, embeds: bool = True) -> None:
         self.model = Scripted(answers=[answer])
         index: Any = {"dims": 2, "embed": OneMeaning(), "fields": ["claim"]} if embeds else None
+        self.store = InMemoryStore(index=index)
         cycle = EvaluationCycle(
-            store=InMemoryStore(index=index),
+            store=self.store,
             evaluator_model=self.model,
             conversation_length=2,
             max_llm_calls_per_turn=20,
@@ -287,3 +288,25 @@ def test_a_date_that_is_none_is_an_error_with_its_field() -> None:
     with pytest.raises(ParameterError, match="valid_from: expected a datetime, got 'tomorrow") as caught:
         memory.remember("ada", "Ada sails", valid_from=wrong)
     assert len(str(caught.value)) < 300
+
+
+def test_long_ids_of_messages_do_not_add_up() -> None:
+    """Cursors and records keep short ones in their place, by which the messages are known as before."""
+    companion = Companion(embeds=False)
+    config: Any = {"configurable": {"thread_id": "room", "user_id": "ada"}}
+    for number in range(3):
+        said = HumanMessage("I live in Oslo", id=f"{number}" * 50_000)
+        companion.app.invoke({"messages": [said]}, config)
+    assert companion.model.calls < 10
+    kept = companion.store.search((), limit=1_000)
+    assert len(str([item.value for item in kept])) < 20_000
+
+
+def test_an_export_of_a_long_id_compares_it_with_no_text() -> None:
+    memory = EvaluationCycle(store=InMemoryStore()).memory
+    long = [f"{number} a" * 30_000 for number in range(3)]
+    thought = {"id": "t", "text": "We talk.", "room_id": "r", "at": "2026-01-01", "entity_ids": long}
+    memory.import_({"entity_id": "ada", "thoughts": [thought, {**thought, "id": "u", "entity_ids": []}]})
+    numbers = iter(long)  # Python keeps patterns
+    cheap(lambda: memory.export(next(numbers)))
+    assert len(memory.export(long[0])["thoughts"]) == 1

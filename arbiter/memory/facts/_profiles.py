@@ -204,7 +204,7 @@ class Profiles(Records):
             name: field["value"]
             for name, field in fields.items()
             if name in schema.model_fields
-            and not self._is_old(name, field)
+            and not self._is_old(field)
             and (room_id is None or _is_visible(field, room_id))
         }
         return _valid(schema, {}, values)[0]
@@ -219,7 +219,7 @@ class Profiles(Records):
 
         def change(value: Value | None) -> Value | None:
             nonlocal changed, invalid
-            before = {name: field for name, field in _fields(value).items() if not self._is_old(name, field)}
+            before = {name: field for name, field in _fields(value).items() if not self._is_old(field)}
             current = {name: field["value"] for name, field in before.items()}
             profile, wrong = _valid(schema, current, allowed)
             shown = profile.model_dump(mode="json", warnings=False)
@@ -250,7 +250,7 @@ class Profiles(Records):
 
     async def drop_old(self) -> None:
         def left(_: str, name: str, field: StoredField) -> StoredField | None:
-            return None if self._is_old(name, field) else field
+            return None if self._is_old(field) else field
 
         if self._since is not None:
             for key, _ in await self.taken_by(left):
@@ -262,7 +262,7 @@ class Profiles(Records):
             return False
         return self.rules.allow_sensitive or not _is_sensitive(name, value)
 
-    def _is_old(self, name: str, field: Mapping[str, Any]) -> bool:
+    def _is_old(self, field: Mapping[str, Any]) -> bool:
         return self._since is not None and time_of(field["at"]) < self._since
 
     async def keep(self, key: str, left: Left) -> None:
