@@ -227,7 +227,7 @@ def test_long_ids_names_and_values_cost_a_program_little(text: str) -> None:
     memory = EvaluationCycle(store=InMemoryStore()).memory
     fact = memory.remember("ada", "Ada sails")
     long = text * (100_000 // len(text))
-    parts = [f"{at}{long[at : at + 2_000]}" for at in range(0, 100_000, 2_000)]
+    parts = [f"{at}{long[at : at + 4_000]}" for at in range(0, 100_000, 4_000)]
 
     def refused() -> None:
         with pytest.raises(ParameterError, match="value: expected a text of at most 2,000 characters"):
