@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import lru_cache
 from hashlib import sha256
 from math import isfinite
 from typing import Any, cast
@@ -66,7 +66,7 @@ def _encoded(text: str) -> str:
     return _UNSAFE.sub(lambda found: _percent(found.group()), text[: _LONGEST_LABEL + 1])
 
 
-@cache
+@lru_cache(4096)
 def _percent(character: str) -> str:
     if character == "\x00":
         return "%C0%80"  # not valid UTF-8, so no other text has it; `%00` is the empty text
