@@ -44,6 +44,7 @@ from arbiter.harness.runs import Run
 from arbiter.harness.suites import Mode, Suite
 from arbiter.harness.usage import cost_text
 from arbiter.models import visible
+from arbiter.models._asking import models_unasked
 
 FORMATS = {"table": "", "json": "", "md": "markdown", "html": "page", "junit": "junit"}
 """What `--format` takes, each with the module of its form."""
@@ -614,7 +615,7 @@ def lint_suites(suites: Sequence[str], allow: Sequence[str]) -> int:
     failed = False
     for file in _files(suites):
         try:
-            with stdout_for_results():
+            with stdout_for_results(), models_unasked("lint"):
                 suite = load_suite(file, allow=allow)
                 notes = suite.lint()
         except ConfigurationError as error:

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from langchain_core.language_models import FakeListChatModel
+from arbiter.models._unmade import UnmadeModel
 
 
-class StandIn(FakeListChatModel):
-    """A model that is never called, and prints as its name."""
+class StandIns(Mapping[str, UnmadeModel]):
+    """A model that nobody asks for every name that a pack uses."""
 
-    def __str__(self) -> str:
-        return str(self.name)
-
-
-class StandIns(Mapping[str, StandIn]):
-    """A stand-in model for every name that a pack uses."""
-
-    def __getitem__(self, name: str) -> StandIn:
-        return StandIn(name=name, responses=[])
+    def __getitem__(self, name: str) -> UnmadeModel:
+        return UnmadeModel(name=name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(())

@@ -53,7 +53,7 @@ from arbiter.harness.messages import JsonlMessages, LedgerMessages, Messages, St
 from arbiter.harness.scorers import scorers_of
 from arbiter.harness.suites import Suite
 from arbiter.harness.targets import TargetFile
-from arbiter.models._asking import keyless
+from arbiter.models._asking import models_unasked
 from arbiter.personas import Persona
 
 __all__ = ["SCHEMA", "load_suite", "suite_schema"]
@@ -236,8 +236,8 @@ def load_suite(
     """The suite in a YAML file. Paths in it are relative to the working directory.
 
     `allow` are prefixes of dotted paths, such as "mycompany.", under which it may name classes and functions.
-    `models` replace models that the file names, by name. With `replay`, for a run in the mode "mock", models need no
-    key of their provider. Raises `PackError` with all mistakes in all files.
+    `models` replace models that the file names, by name. With `replay`, for a run in the mode "mock", models need
+    neither the package of their provider nor a key. Raises `PackError` with all mistakes in all files.
     """
     file = Path(path)
     document = read_document(file, str(path), BOUNDS)
@@ -254,7 +254,7 @@ def load_suite(
         sound = {name: part for name, part in document.data.items() if name not in unread}
         suite = SuiteFile.model_validate({"suite": "unnamed", **sound})
     known = {**suite.models, **(models or {})}
-    with keyless() if replay else nullcontext():
+    with models_unasked("replay") if replay else nullcontext():
         return _Loader(document, suite, prefixes_of(allow), known, mistakes, unread).load()
 
 

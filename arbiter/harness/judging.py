@@ -270,9 +270,15 @@ def _identity(settings: Mapping[str, Any]) -> JudgeIdentity:
 
 
 def judge_settings(judge: Judge) -> Mapping[str, Any]:
-    """The model of a judge, its temperature, and a hash of its other arguments: its answers depend on them."""
+    """The model of a judge, its temperature, and a hash of its other arguments: its answers depend on them.
+
+    A model named by a text is known by that text, so that a replay needs no package of its provider.
+    """
     if isinstance(judge, _RowJudge):
         return judge.settings
+    if isinstance(judge, ChatJudge) and judge.named is not None:
+        name, temperature = judge.named
+        return {"model": name, "temperature": temperature, "arguments": ""}
     model: Any = innermost(judge.model) if isinstance(judge, ChatJudge) else judge
     given: Any = getattr(model, "_identifying_params", None)
     arguments: Any = given if is_mapping(given) else {}

@@ -39,7 +39,7 @@ from arbiter.harness.scorers import NamedScorer, Scorers, scorers_of
 from arbiter.harness.tapes import CachedTape, RecordedTape, Tape
 from arbiter.harness.targets import GraphTarget, OutputsTarget, Target, target_of
 from arbiter.harness.trajectories import chosen, names_in
-from arbiter.models._asking import keyless
+from arbiter.models._asking import models_unasked
 
 __all__ = ["Mode", "Progress", "Suite"]
 
@@ -198,7 +198,7 @@ class Suite:
                 votes=self.votes,
                 limiters=getattr(self.target if target is None else target, "limiters", None),
             )
-            with keyless() if mode == "mock" else nullcontext():
+            with models_unasked("replay") if mode == "mock" else nullcontext():
                 measured = self._target(target, arbiter_os, judging)
             if isinstance(measured, GraphTarget):
                 undo.callback(measured.close)

@@ -11,11 +11,11 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
@@ -454,39 +454,40 @@ def model_of(value: ChatModel | str, **settings: Any) -> ChatModel:
         raise ConfigurationError(
             f"expected a chat model, or a text like 'openai:gpt-5-mini', got {given!r:.80}."
         )
+    if _unasked.get() == "replay" or (_unasked.get() == "lint" and ":" in given):
+        from arbiter.models._unmade import UnmadeModel
+
+        return UnmadeModel(name=given, settings=settings)
+    return made_model(given, settings)
+
+
+def made_model(name: str, settings: Mapping[str, Any]) -> ChatModel:
+    """The model that a text names. Raises `ConfigurationError`."""
     try:
         from langchain.chat_models import init_chat_model
     except ImportError as error:
         raise ConfigurationError(
-            f"the model {given!r} is named by a text, which needs the package langchain. "
-            "Install arbiteros[models], or pass a chat model."
+            f"the model {name!r} is named by a text, which needs langchain: pip install 'arbiteros[models]'; or "
+            "pass a chat model."
         ) from error
-    try:
-        return _made(init_chat_model, given, settings)
-    except Exception as error:  # a provider's package may raise anything
-        raise ConfigurationError(
-            f"the model {given!r} could not be made: {_one_line(str(error))}."
-        ) from error
-
-
-def _made(init_chat_model: Any, name: str, settings: Mapping[str, Any]) -> ChatModel:
     try:
         return cast(ChatModel, init_chat_model(name, **settings))
-    except Exception:
-        if _keyless.get():
-            with suppress(Exception):  # then it was not about the key, and the first error says what it was
-                return cast(ChatModel, init_chat_model(name, api_key="not needed", **settings))
-        raise
+    except Exception as error:  # a provider's package may raise anything
+        raise ConfigurationError(
+            f"the model {name!r} could not be made: {_one_line(str(error))}."
+        ) from error
 
 
-_keyless: ContextVar[bool] = ContextVar("arbiter_keyless", default=False)
+_unasked: ContextVar[Literal["", "replay", "lint"]] = ContextVar("arbiter_unasked", default="")
 
 
 @contextmanager
-def keyless() -> Generator[None]:
-    """Inside, models need no key of their provider: they are made for a replay, which asks none of them."""
-    token = _keyless.set(True)
+def models_unasked(reason: Literal["replay", "lint"]) -> Generator[None]:
+    """Inside, a model that a text names is made when it is first asked: a replay asks none, and needs neither the
+    package of its provider nor a key. A lint still finds a name without a provider that LangChain does not know.
+    """
+    token = _unasked.set(reason)
     try:
         yield
     finally:
-        _keyless.reset(token)
+        _unasked.reset(token)

@@ -424,20 +424,14 @@ def test_a_run_that_is_stopped_by_its_budget_is_undecided(files: Path) -> None:
     assert Said("run").code == 5
 
 
-def test_a_replay_needs_no_key_of_the_judges_of_a_suite(
+def test_a_replay_and_a_lint_need_no_package_of_the_judges_of_a_suite(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CI has recordings and no secrets; LangChain's classes refuse to be made without a key."""
-    has_key = True
+    """CI has recordings, and neither the judges' packages nor secrets."""
 
-    def init_chat_model(name: str, *, api_key: str | None = None, **settings: Any) -> Named:
-        if not (has_key or api_key):
-            raise ValueError("the api_key must be set")
-        if "gpt" not in name:
-            raise ValueError(f"there is no model {name}")
+    def init_chat_model(name: str, **settings: Any) -> Named:
         return Named(answers=['{"reasoning": "fine", "score": 8}'], model_name=name)
 
-    monkeypatch.setattr("langchain.chat_models.init_chat_model", init_chat_model)
     judged = {
         "suite": "judged",
         "target": {"function": "app.py:answer"},
@@ -448,16 +442,45 @@ def test_a_replay_needs_no_key_of_the_judges_of_a_suite(
     (project / "app.py").write_text("def answer(given):\n    return 'Hello.'\n")
     suite = project / "suite.yaml"
     suite.write_text(json.dumps(judged))
+    monkeypatch.setattr("langchain.chat_models.init_chat_model", init_chat_model)
     assert Said("record", "suite.yaml").code == 0
-    has_key = False
+    monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
     replayed = Said("run", "suite.yaml", "--mock")
     assert replayed.code == 0, replayed.err
     assert "0.80" in replayed.out
+    assert Said("lint", "suite.yaml").code == 0
     live = Said("run", "suite.yaml")
     assert live.code == 2
-    assert "'openai:gpt-5-mini' could not be made: the api_key must be set" in live.err
+    assert "pip install 'arbiteros[models]'" in live.err
     suite.write_text(json.dumps({**judged, "models": {"judge": "openai:o9"}}))
-    assert "the api_key must be set" in Said("run", "suite.yaml", "--mock").err
+    other = Said("run", "suite.yaml", "--mock")
+    assert other.code == 2
+    assert "the model of its judge changed from 'openai:gpt-5-mini' to 'openai:o9'" in other.err
+
+
+def test_a_function_that_runs_in_a_replay_asks_its_own_models(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the judges of a replay are never asked; a function runs as it is."""
+
+    def init_chat_model(name: str, **settings: Any) -> Named:
+        return Named(answers=['{"reasoning": "fine", "score": 8}'], model_name=name)
+
+    monkeypatch.setattr("langchain.chat_models.init_chat_model", init_chat_model)
+    (project / "app.py").write_text(
+        "from arbiter.models import model_of\n"
+        "model = model_of('openai:gpt-5-mini')\n"
+        "def answer(given):\n    return model.invoke(given).content\n"
+    )
+    suite = {
+        "suite": "plain",
+        "target": {"function": "app.py:answer"},
+        "scorers": [{"name": "fine", "use": "contains", "text": "fine"}],
+        "cases": [{"id": "a", "input": "Hi"}],
+    }
+    (project / "suite.yaml").write_text(json.dumps(suite))
+    replayed = Said("run", "suite.yaml", "--mock", "--format", "json")
+    assert json.loads(replayed.out)["rows"]["fine"]["mean"] == 1, replayed.err
 
 
 def test_lint_names_the_suite_of_each_mistake(files: Path) -> None:

@@ -1,0 +1,50 @@
+"""Chat models that are only named, for commands that ask none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import Runnable
+from pydantic import Field
+
+from arbiter.models._asking import made_model
+
+
+class UnmadeModel(BaseChatModel):
+    """A model that a text like "openai:gpt-5-mini" names, and that is made when it is first asked.
+
+    Raises `ConfigurationError` then if it cannot be made.
+    """
+
+    settings: Mapping[str, Any] = Field(default_factory=dict[str, Any])
+
+    @cached_property
+    def made(self) -> Any:
+        """The model itself."""
+        return made_model(str(self), self.settings)
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+    @property
+    def _llm_type(self) -> str:
+        return "unmade"
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> Any:
+        provider, _, name = str(self).rpartition(":")
+        return {"ls_model_type": "chat", "ls_provider": provider, "ls_model_name": name}
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        return self.made._generate(*args, **kwargs)
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+        return await self.made._agenerate(*args, **kwargs)
+
+    def bind_tools(self, *args: Any, **kwargs: Any) -> Runnable[Any, Any]:
+        return self.made.bind_tools(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def with_structured_output(self, *args: Any, **kwargs: Any) -> Runnable[Any, Any]:
+        return self.made.with_structured_output(*args, **kwargs)  # type: ignore[no-any-return]
