@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator, Mapping, Sequence
 
 from langgraph.constants import END
 
 from arbiter._contracts import Contract
 from arbiter._weaving import Rules
-from arbiter._weaving.coverage import misspelt_tools
+from arbiter._weaving.coverage import misspelt, misspelt_tools
 from arbiter._weaving.govern import SAVE_QUESTIONS, Graph, has_saver, levels, unsaved
 from arbiter.errors import nearest
 from arbiter.instructions import Instruction
@@ -149,6 +150,28 @@ def tools_that_do_not_exist(graph: Graph, contracts: Sequence[Contract]) -> Iter
             source=source_of(rule),
             remedy="Correct the name in deny.",
         )
+
+
+def errors_that_do_not_exist(contracts: Sequence[Contract]) -> Iterator[Finding]:
+    """Misspelt exceptions of Python. Other unknown names may be of packages that are not imported yet."""
+    known = [name for name, value in vars(builtins).items() if _is_exception(value)]
+    for rule in contracts:
+        for name in sorted(getattr(rule, "errors", None) or ()) if is_a(rule, "ErrorRouter") else ():
+            meant = None if "." in name or name in known else misspelt(name, known)
+            if meant is not None:
+                yield Finding(
+                    code="unknown-error",
+                    severity="warning",
+                    message=f"router {rule.name!r} is for {name!r}, which is no exception of Python. Did you mean "
+                    f"{meant!r}?",
+                    rule=rule.name,
+                    source=source_of(rule),
+                    remedy="Correct the name in errors. An exception of a package has the module in front.",
+                )
+
+
+def _is_exception(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
 
 
 def targets_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> Iterator[Finding]:

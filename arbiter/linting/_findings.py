@@ -15,6 +15,7 @@ CODES: dict[str, str] = {
     "unknown-field": "A rule names a field that the state does not have.",
     "no-boolean": "A condition never gives true or false, so it fails each time.",
     "unknown-tool": "A rule denies a tool that the graph does not have, but one of nearly that name.",
+    "unknown-error": "A router is for an exception that Python does not have, but one of nearly that name.",
     "unknown-target": "A redirect leads to a node that the graph does not have.",
     "unverified-path": "A path leads to a node without the step that a rule demands before it.",
     "always-denied": "A rule denies a node on every path, so it can never run.",

@@ -15,6 +15,7 @@ from arbiter._weaving.govern import Graph, rules_for
 from arbiter.errors import NotAGraphError
 from arbiter.linting._contradictions import contradicting_rules, in_contradiction
 from arbiter.linting._coverage import (
+    errors_that_do_not_exist,
     nodes_without_instruction,
     questions_without_checkpointer,
     rules_that_never_fire,
@@ -70,6 +71,7 @@ def _findings(graph: Level, contracts: list[Contract], *, strict: bool) -> Itera
     yield from nodes_without_instruction(graph, strict=strict)
     yield from rules_that_never_fire(graph, contracts, demands)
     yield from targets_that_do_not_exist(graph, contracts)
+    yield from errors_that_do_not_exist(contracts)
     yield from names_that_do_not_exist(graph, contracts)
     yield from conditions_without_answer(contracts)
     yield from unreachable_nodes(graph)

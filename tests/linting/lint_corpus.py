@@ -35,6 +35,7 @@ from arbiter.instructions import (
     VERIFY,
     Instruction,
 )
+from arbiter.routers import ErrorRouter
 from tests.graphs import EchoModel
 from tests.linting.lint_rules import AtMost, NeverAfter, RequireBefore, ToolsChecker, WithinSteps
 from tests.support import Check, allow
@@ -1064,6 +1065,20 @@ bug(
     ("unknown-tool", ""),
     graph("START inner END", bodies={"inner": sub("START tools END", bodies={"tools": ToolNode([tool()])})}),
     checkers.ToolsChecker("no lookups", deny=["Look_up"], on_deny="audit"),
+    severity="warning",
+)
+bug(
+    "a misspelt exception",
+    ("unknown-error", ""),
+    graph("START draft pay END"),
+    ErrorRouter("offline", "pay", errors=["ConnectionErr", "TimeoutError", "ConnectTimeout", "httpx.ReadTimeot"]),
+    severity="warning",
+)
+bug(
+    "an exception in the wrong case",
+    ("unknown-error", ""),
+    graph("START draft pay END"),
+    ErrorRouter("offline", "pay", errors=["Timeouterror"]),
     severity="warning",
 )
 bug(
