@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args
 from arbiter._databases import open_database, shown
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
+from arbiter._values.states import is_whole
 from arbiter.errors import (
     ArbiterWarning,
     ConfigurationError,
@@ -560,13 +561,18 @@ class Ledger:
         `every` seconds for those of other processes, and tries again for ever. Without, the call returns when all
         are sent; it raises `ReceiverBusy` if nothing gets through for `patience` seconds. Raises
         `ReceiverError` if the receiver will not take anything, and `ConfigurationError` for a receiver without
-        a name, or one that this ledger follows already.
+        a name, one whose batches would be empty, or one that this ledger follows already.
         """
         checked_number("Ledger.export_to", "every", every, above=0)
         given: Any = receiver
         if not isinstance(given, ScoreReceiver) or not given.name:
             raise ConfigurationError(
                 f"export_to: expected a ScoreReceiver with a name, got {receiver!r:.80}."
+            )
+        if not is_whole(receiver.most, least=1):
+            raise ConfigurationError(
+                f"export_to: the receiver {receiver.name!r} takes batches of most={receiver.most!r:.80}; expected a "
+                "whole number from 1."
             )
         if any(export.is_running and export.receiver.name == receiver.name for export in self._exports):
             raise ConfigurationError(f"export_to: the scores are being sent to {receiver.name!r} already.")

@@ -382,6 +382,14 @@ def test_an_answer_that_fits_no_batch_stops_the_export_with_a_sentence(
     )
 
 
+@pytest.mark.parametrize("most", [0, -1, 1.5, True, None])
+def test_a_receiver_of_empty_batches_is_refused(ledger: Ledger, most: Any) -> None:
+    receiver = Answering(lambda batch: Delivery(accepted=len(batch)))
+    receiver.most = most
+    with pytest.raises(ConfigurationError, match=f"most={most!r}; expected a whole number from 1"):
+        ledger.export_to(receiver)
+
+
 def test_an_export_that_is_stopped_sends_no_further_batch(ledger: Ledger) -> None:
     sends, is_stopped = Event(), Event()
 
