@@ -146,13 +146,18 @@ class CaseResult:
         """
         if name == COMPLETED:
             return _UNJUDGED.get(self.status, "scored")
-        found = {
-            score.outcome
-            for score in self.scores
-            if score.name == name or (score.outcome != "scored" and name.startswith(f"{score.name}."))
-        }
-        if "scored" in found:
-            return "scored"
+        if name == EXPECT:
+            found = {score.outcome for score in self.scores if score.name.startswith("expect.")}
+            if not found and self.status not in _UNJUDGED:
+                return "not_applicable"  # the case has no assertions, however it ended
+        else:
+            found = {
+                score.outcome
+                for score in self.scores
+                if score.name == name or (score.outcome != "scored" and name.startswith(f"{score.name}."))
+            }
+            if "scored" in found:
+                return "scored"
         for outcome in _WORST:
             if outcome in found:
                 return outcome

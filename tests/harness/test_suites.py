@@ -466,6 +466,25 @@ def test_assertions(expect: dict[str, Any], passed: bool) -> None:
 TAGGED = (Case("fast-1", 1, tags=["smoke"]), Case("fast-2", 2, tags=["smoke", "slow"]), Case("late", 3))
 
 
+def test_an_assertion_that_cannot_be_judged_is_an_error_and_none_is_nothing_to_judge() -> None:
+    """Else many broken assertions would hide behind `not_applicable`, which no limit counts."""
+
+    def target(given: Any) -> Any:
+        if given == {"fails": True}:
+            raise ValueError(given)
+        return given
+
+    assertion = {"condition": "input.n > 0"}
+    cases = [
+        Case("good", {"n": 1}, expect=assertion),
+        Case("broken", {}, expect=assertion),
+        Case("fails", {"fails": True}),
+        Case("plain", {"n": 2}),
+    ]
+    found = Suite("s", cases).run(target).rows["expect"]
+    assert found.outcomes == {"scored": 1, "error": 1, "not_applicable": 2}
+
+
 @pytest.mark.parametrize(
     ("selection", "ids"),
     [
