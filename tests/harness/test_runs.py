@@ -66,6 +66,14 @@ def test_a_gate_whose_baseline_is_not_measured_yet_has_new_rows(project: Path) -
     assert suite.run(repr).comparison.rows["right"].verdict == "steady"
 
 
+def test_a_baseline_that_is_gone_since_the_run_is_named() -> None:
+    suite = Suite("first", [Case("a", 1), Case("b", 2)], scorers={"right": lambda run: True})
+    suite.run(repr).save_baseline("mine.json")
+    suite.run(repr, baseline="mine.json")
+    Path("mine.json").unlink()
+    assert "there is no baseline mine.json" in load_report(run_folder("last")).printed()
+
+
 def test_a_gated_row_that_no_score_can_be_in_is_refused_before_anything_runs() -> None:
     write = Spy("write")
     gate = GateSettings(rows=["grounded.tone", "groundet"])

@@ -342,6 +342,7 @@ def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) 
     if isinstance(baseline, str | Path):
         baseline = read_baseline(baseline, cases)
     elif baseline is None and (place := written.head.get("baseline") or gate.baseline) is not None:
+        gate = replace(gate, baseline=place)  # is named if it is gone
         baseline = baseline_if_measured(place, cases)
     return report_of(
         written.head,
