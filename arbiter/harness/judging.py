@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from arbiter._lifecycle.evaluations import EvaluatorQueue
-from arbiter._values.versions import hash_of
+from arbiter._values.versions import hash_of, version_from
 from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.cache import Answers
 from arbiter.harness.canonical import is_mapping
@@ -99,15 +99,19 @@ class Judging:
         return _RowJudge(self, row, judge, settings, parts or {})
 
     def parts_of(self, evaluator: NodeEvaluator) -> Mapping[str, str]:
-        """Hashes of what the scores of a node evaluator depend on beside its version: its judges, and their votes.
-        Empty if it asks none."""
+        """Hashes of all that the scores of a node evaluator depend on, by name: the parts of its version, its judges,
+        and their votes."""
+        row, version = evaluator.name, str(evaluator.version)
+        parts = {f"{name} of {row}": part for name, part in evaluator.version_parts().items()}
+        if version_from(evaluator.version_parts()) != version:  # its own
+            parts = {f"row {row}": version}
         asked = _asked_by(evaluator)
-        if not asked:
-            return {}
-        return {
-            f"judge of {evaluator.name}": hash_of(asked),
-            f"number of votes of {evaluator.name}": str(self.votes or 1),
-        }
+        for number, settings in enumerate(asked, 1):
+            judge = "judge" if len(asked) == 1 else f"judge {number}"
+            parts |= {f"{name} of the {judge} of {row}": hash_of(value) for name, value in settings.items()}
+        if asked:
+            parts[f"number of votes of {row}"] = str(self.votes or 1)
+        return parts
 
     def count(self, queues: Iterable[EvaluatorQueue]) -> None:
         """Count what the target's evaluators ask judges by themselves, as in production, not on this way."""
@@ -181,7 +185,7 @@ class Judging:
     ) -> None:
         """Count an answer of the judge with these settings."""
         model = reply.model or str(judge["model"])
-        self.usage.add("judge", model, reply.usage, calls=reply.calls, thread_id=thread_id, replayed=replayed)
+        self.usage.add_reply("judge", model, reply, thread_id=thread_id, replayed=replayed)
 
 
 class _RowJudge:

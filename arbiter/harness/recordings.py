@@ -81,8 +81,9 @@ class Recordings:
     """The recordings of one suite. Safe to use from several threads.
 
     In mode "replay" nothing is written, and a question without a valid recording raises `RecordingError`; `missing`
-    collects them all. In mode "record" it returns None for what has to be asked, and appends what it is given; `again`
-    takes no earlier answer, but keeps one where the new one failed. Lines that cannot be read are then asked for again.
+    collects them all. In mode "record" it returns None for what has to be asked, and appends what it is given. That is
+    what is missing, and what failed when it was recorded; with `again` it is everything, but an earlier answer stays
+    where the new one fails. Lines that cannot be read are then asked for again.
     With `allow_stale` an outdated answer is taken, and `outdated` says so.
     """
 
@@ -140,11 +141,16 @@ class Recordings:
 
     # Answers of the target
 
-    def answer(self, place: Place, *, input: Any, target: Mapping[str, str]) -> Mapping[str, Any] | None:
-        """The recorded answer to an input, as `keep_answer` got it."""
+    def answer(
+        self, place: Place, *, input: Any, target: Mapping[str, str], may_fail: bool = False
+    ) -> Mapping[str, Any] | None:
+        """The recorded answer to an input, as `keep_answer` got it. In mode "record" a failure is asked again, unless
+        the target `may_fail`."""
         key = answer_key(input, target, place.repeat)
         with self._lock:
-            line = self._found(self._answers, key)
+            known = self._answers.get(key)
+            again = self._again or (known is not None and not may_fail and _has_failed(known))
+            line = self._found(self._answers, key, again)
             if line is None and self.mode == "replay":
                 before = [each for each in self._answers.values() if _place(each) == place]
                 why = _answer_changes(before, hash_of(input), target)
@@ -187,7 +193,7 @@ class Recordings:
     def judgement(self, asked: Asked) -> JudgeReply | None:
         """The recorded answer to a question."""
         with self._lock:
-            line = self._found(self._judgements, asked.key)
+            line = self._found(self._judgements, asked.key, self._again)
             if line is None and self.mode == "replay":
                 before = self._earlier(asked)
                 vote = f", vote {asked.request.vote + 1}" if asked.request.vote else ""
@@ -300,9 +306,9 @@ class Recordings:
             return
         write_whole(path, "".join(map(_text_of, kept)))
 
-    def _found(self, lines: Mapping[str, Line], key: str) -> Line | None:
+    def _found(self, lines: Mapping[str, Line], key: str, again: bool) -> Line | None:
         line = lines.get(key)
-        if line is not None and self._again and key not in self._new:
+        if line is not None and again and self.mode == "record" and key not in self._new:
             self._asked_again.add(key)
             return None
         return None if line is None else self._taken(line)
@@ -453,7 +459,7 @@ def _has_failed(line: Line) -> bool:
     if (answer := line.get("answer")) is None:
         return line["value"] is None
     evaluations: Sequence[Line] = answer.get("evaluations", ())
-    return answer["status"] == "failed" or any(
+    return answer.get("status") == "failed" or any(
         each.get("outcome") in ("error", "timeout") for each in evaluations
     )
 

@@ -470,7 +470,7 @@ def _tape(
     """The recorded or cached answers of a graph; None for targets that run in any mode."""
     if (recordings is None and cache is None) or target.kind not in ("graph", "agents"):
         return None
-    parts = {**target.parts(), **{f"row {each.name}": str(each.version) for each in target.evaluators}}
+    parts = dict(target.parts())
     for each in target.evaluators:
         parts |= judging.parts_of(each)
     if recordings is not None:

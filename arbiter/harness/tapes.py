@@ -76,7 +76,10 @@ class RecordedTape:
             self.recordings.check_answers(inputs, self.parts)
 
     def answer(self, case: Case, repeat: int) -> Kept | None:
-        found = self.recordings.answer(Place(case.id, repeat), input=case.input, target=self.parts)
+        may_fail = "raises" in case.assertions
+        found = self.recordings.answer(
+            Place(case.id, repeat), input=case.input, target=self.parts, may_fail=may_fail
+        )
         return None if found is None else _kept(found)
 
     def keep(self, case: Case, repeat: int, answer: Mapping[str, Any]) -> None:

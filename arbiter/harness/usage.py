@@ -153,6 +153,14 @@ class Usage:
                 ),
             )
 
+    def add_reply(
+        self, purse: Purse, model: str, reply: JudgeReply, *, thread_id: str = "", replayed: bool = False
+    ) -> None:
+        """Count the calls of a judge. If one of them did not report its tokens, the others count all the same."""
+        calls = [(tokens, 1) for tokens in reply.usages] or [(reply.usage, reply.calls)]
+        for tokens, count in calls:
+            self.add(purse, model, tokens, calls=count, thread_id=thread_id, replayed=replayed)
+
     def begin(self, purse: Purse, thread_id: str) -> None:
         """Note that a call begins, of which `add` will count the answer."""
         with self._lock:
@@ -320,7 +328,7 @@ class UsageCallback(BaseCallbackHandler):
         if reply is None:
             self._usage.add(known, "", None, thread_id=self._thread_id)
         else:
-            self._usage.add(known, reply.model, reply.usage, calls=reply.calls, thread_id=self._thread_id)
+            self._usage.add_reply(known, reply.model, reply, thread_id=self._thread_id)
 
 
 def purse_of(name: str) -> Purse:

@@ -57,8 +57,9 @@ class Answer(Generic[T]):
     """The result of a request to a model. `value` is None if no answer fits, and `problem` gives the reason.
 
     `texts` are the model's answers, oldest first; the arguments of a tool call as JSON. `usage` is the sum of
-    the usage that the model reports for all of them, None if it reports none for one of them. `attempts`
-    counts the calls. `model` is the name in the answer, else the name of the object that was called.
+    the usage that the model reports for all of them, None if it reports none for one of them; `usages` then has
+    that of each. `attempts` counts the calls. `model` is the name in the answer, else the name of the object that
+    was called.
     """
 
     value: T | None
@@ -67,6 +68,7 @@ class Answer(Generic[T]):
     attempts: int
     usage: UsageMetadata | None
     model: str
+    usages: tuple[UsageMetadata | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +228,15 @@ def _asking(
         value, problem = _read(reply, schema) if read is None else read(reply)
     if refusal is not None:
         raise refusal
+    usages = tuple(getattr(reply.message, "usage_metadata", None) for reply in replies)
+    usage = _usage(usages)
     return Answer(
         value=value,
         problem=problem,
         texts=tuple(reply.text for reply in replies),
         attempts=attempt,
-        usage=_usage([reply.message for reply in replies]),
+        usage=usage,
+        usages=usages if usage is None else (),
         model=_name(model, replies[-1].message),
     )
 
@@ -348,10 +353,9 @@ def _one_line(text: str) -> str:
     return line if len(line) <= 500 else line[:497] + "..."
 
 
-def _usage(replies: Sequence[Any]) -> UsageMetadata | None:
+def _usage(usages: Sequence[UsageMetadata | None]) -> UsageMetadata | None:
     total: UsageMetadata | None = None
-    for reply in replies:
-        usage = getattr(reply, "usage_metadata", None)
+    for usage in usages:
         if usage is None:
             return None  # a partial sum would look like the whole
         total = add_usage(total, usage)

@@ -76,7 +76,7 @@ class JudgeReply:
     """A judge's answer. `value` is None if no answer could be read; `problem` then gives the reason.
 
     `texts` are the answers word for word, oldest first. `calls` counts the model calls. `usage` is the sum of
-    their tokens; None if the model does not report one of them.
+    their tokens; None if the model does not report one of them, and `usages` then has those of each call.
     """
 
     value: Mapping[str, Any] | None
@@ -85,6 +85,7 @@ class JudgeReply:
     calls: int = 1
     usage: UsageMetadata | None = None
     model: str = ""
+    usages: tuple[UsageMetadata | None, ...] = ()
 
 
 @runtime_checkable
@@ -143,6 +144,7 @@ def _reply(answer: Answer[Any]) -> JudgeReply:
         calls=answer.attempts,
         usage=answer.usage,
         model=answer.model,
+        usages=answer.usages,
     )
 
 

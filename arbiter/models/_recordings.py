@@ -37,6 +37,7 @@ def judgement_of(request: JudgeRequest, reply: JudgeReply) -> dict[str, Any]:
         "calls": reply.calls,
         "usage": reply.usage,
         "model": reply.model,
+        **({"usages": list(reply.usages)} if reply.usages else {}),
     }
 
 
@@ -49,6 +50,7 @@ def reply_of(judgement: Mapping[str, Any]) -> JudgeReply:
         calls=judgement.get("calls", 1),
         usage=judgement.get("usage"),
         model=judgement.get("model", ""),
+        usages=tuple(judgement.get("usages", ())),
     )
 
 

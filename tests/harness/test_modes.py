@@ -113,13 +113,37 @@ def test_recording_asks_only_missing_questions() -> None:
     assert judge.calls == 3
 
 
+@pytest.mark.parametrize("down", ["target", "judge"])
+def test_what_failed_when_it_was_recorded_is_asked_again(down: str) -> None:
+    """A service that was down for a moment is no finding about the agent."""
+    plan, judge = Spy("plan"), model(GRADE)
+    answers, update = judge.answers[:], plan.update
+    if down == "judge":
+        judge.answers[:] = [ConnectionError("down")]
+    else:
+        plan.update = {"log": "no list"}
+    assert suite(judge=judge).run(graph(plan), mode="record").rows["good"].n == 0
+    judge.answers[:], plan.update = answers, update
+    suite(judge=judge).run(graph(plan), mode="record")
+    assert suite(judge=judge).run(graph(Spy("plan")), mode="mock").rows["good"].n == 2
+
+
+def test_a_failure_that_a_case_expects_is_recorded_once() -> None:
+    plan = Spy("plan")
+    plan.update = {"log": "no list"}
+    failing = Suite("failing", [Case("a", {"log": []}, expect={"raises": "TypeError"})])
+    for _ in range(2):
+        assert failing.run(graph(plan), mode="record").results[0].passed
+    assert len(plan.calls) == 1
+
+
 def test_outdated_recordings_mark_the_report() -> None:
     suite().run(graph(Spy("plan")), mode="record")
     stale = Recordings("recordings/recorded", allow_stale=True)
     report = suite(rubric="It is brief.").run(graph(Spy("plan")), mode="mock", recordings=stale)
     assert [each.partition(" ch")[0] for each in report.outdated] == [
-        "the answer to a (repeat 1): row good",
-        "the answer to b (repeat 1): row good",
+        "the answer to a (repeat 1): rubric of good",
+        "the answer to b (repeat 1): rubric of good",
     ]
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     head = f"mock · 2 cases · judge Scripted (uncalibrated) · recorded {today} · 2 recordings outdated"
@@ -347,6 +371,6 @@ def test_another_judge_of_a_node_evaluator_makes_its_recorded_scores_stale(mode:
         assert other.run(graph(Spy("plan"))).rows["good"].n == 2
         assert judge.calls > 0
         return
-    what = "number of votes" if changed == "votes" else "judge"
-    with pytest.raises(RecordingError, match=f"the answer to a .*{what} of good changed"):
+    what = {"votes": "number of votes", "temperature": "arguments of the judge"}.get(changed, "model of the judge")
+    with pytest.raises(RecordingError, match=f"the answer to a .*: {what} of good changed"):
         other.run(graph(Spy("plan")), mode="mock")

@@ -100,6 +100,22 @@ def test_the_judges_of_evaluators_have_a_purse_of_their_own() -> None:
     assert report.identity.judges["good"].model
 
 
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_repair_without_usage_is_one_call_of_unknown_size(silent: int) -> None:
+    answers = [AIMessage(text, usage_metadata=usage(60, 40)) for text in ("no JSON", GRADE)]
+    answers[silent].usage_metadata = None
+    suite = Suite("one", cases_of_graph(1), evaluators=[JudgeEvaluator("good", "Good.", Scripted(answers=answers))])
+    report = suite.run(chain(Spy("plan")))
+    assert (report.usage["judge"].tokens, report.unknown_calls) == (100, 1)
+    assert "judge ≥ 100" in report.printed()
+
+
+def test_tokens_that_no_call_reported_are_unknown() -> None:
+    judge = JudgeEvaluator("good", "Good.", Scripted(answers=[AIMessage(GRADE)]))
+    suite = Suite("one", cases_of_graph(1), evaluators=[judge])
+    assert "tokens   judge unknown   cost unknown" in suite.run(chain(Spy("plan"))).printed()
+
+
 @MODES
 def test_what_judges_cost_counts_if_the_run_is_denied(mode: str) -> None:
     """The node was judged as it ran, before a later one was denied."""

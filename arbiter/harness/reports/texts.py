@@ -233,5 +233,6 @@ def spending(report: Report) -> str:
 
 def _spent(purse: str, spent: Spent) -> str:
     least = "≥ " if spent.unknown_calls else ""
+    tokens = "unknown" if spent.unknown_calls and not spent.tokens else f"{least}{spent.tokens:,}"
     replayed = f" (replayed {spent.replayed_tokens:,})" if spent.replayed_calls else ""
-    return f"{purse} {least}{spent.tokens:,}{replayed}"
+    return f"{purse} {tokens}{replayed}"
