@@ -278,7 +278,8 @@ class _Loader:
         self.same_names(scorers, evaluators)
         if not self.unread & {"models", "scorers"}:
             self.useless_seed(scorers)
-        if "target" not in self.unread:
+        of_agents = self.file.target is not None and self.file.target.agents is not None
+        if "target" not in self.unread and (agents is not None or not of_agents):
             self.without_persona(agents)
         for case, said in (*same_cases(cases), *Expectations().mistakes(cases)):
             self.mistakes.append(PackMistake(*_place_of(case), "", said))
