@@ -35,11 +35,12 @@ from arbiter.harness.comparisons import RowComparison
 from arbiter.harness.files import SCHEMA, load_suite, suite_schema
 from arbiter.harness.gate import covers
 from arbiter.harness.journal import plain_fields, run_folder, runs_in, runs_of, summary_of
-from arbiter.harness.planning import plan
+from arbiter.harness.planning import plan, usual_drops
 from arbiter.harness.recordings import Recordings
 from arbiter.harness.reports.report import FORMS, Report, load_report, result_to_dict, timing_of
 from arbiter.harness.results import COMPLETED, EXPECT
 from arbiter.harness.running import Session
+from arbiter.harness.rows import Row
 from arbiter.harness.runs import Run
 from arbiter.harness.suites import Mode, Suite
 from arbiter.harness.usage import cost_text
@@ -587,17 +588,24 @@ def print_plan(run: str, drop: float | None, row: str | None) -> None:
     for name in names:
         try:
             found = plan(
-                report.rows[name], comparison=_against(report, name), drops=None if drop is None else [drop]
+                report.rows[name], comparison=_against(report, name), drops=_drops(report.rows[name], drop)
             )
         except ConfigurationError as error:
             refused.append(str(error))
         else:
-            for line in str(found).splitlines():
+            for line in found.text(drop).splitlines():
                 out.print(Text(visible(line)), soft_wrap=True)
     if len(refused) == len(names):
         raise ConfigurationError("\n".join(refused))
     for problem in refused:
         err.print(Text(visible(problem)), soft_wrap=True)
+
+
+def _drops(row: Row, wanted: float | None) -> Sequence[float] | None:
+    """The usual drops of a row and the one that is wanted; that alone for a scale without an end."""
+    if wanted is None:
+        return None
+    return sorted({wanted, *(usual_drops(row) if math.isfinite(row.scale[1]) else ())})
 
 
 def _against(report: Report, row: str) -> RowComparison | None:

@@ -48,6 +48,10 @@ class Plan:
         return max(0, self.cases[drop] - self.n)
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, wanted: float | None = None) -> str:
+        """The plan as a terminal shows it; with how many cases the run lacks for the drop `wanted`, one of `cases`."""
         found = f"With {self.n} cases a drop of {two(self.finds)} is found in 9 of 10 runs."
         if self.finds == math.inf:
             found = f"With {self.n} cases no drop is significant."
@@ -63,6 +67,8 @@ class Plan:
         ]
         wide = max(len(line[0]) for line in lines)
         rows = [f" {first:<{wide}}" + "".join(f"  {cell:>6}" for cell in rest) for first, *rest in lines]
+        if wanted is not None:
+            rows[1] += f"        {two(wanted)} takes {self.more(wanted) or 'no'} more."
         return "\n".join([head, *rows])
 
 
@@ -84,7 +90,7 @@ def plan(
     """
     split = _split(votes) if votes else None
     sd, source = _noise(row, comparison, split, repeats)
-    chosen = tuple(drops) if drops else _drops(row)
+    chosen = tuple(drops) if drops else usual_drops(row)
     least = math.ceil(-math.log2(alpha))  # with fewer changed cases the exact test cannot be significant
 
     def cases(noise: float) -> dict[float, int]:
@@ -136,7 +142,8 @@ def _split(votes: Votes) -> VarianceSplit:
     return VarianceSplit(judge=fmean(spreads), agent=0.0, case=0.0)
 
 
-def _drops(row: Row) -> tuple[float, ...]:
+def usual_drops(row: Row) -> tuple[float, ...]:
+    """The drops that a plan is about if none are named. Raises `ConfigurationError` for a scale without an end."""
     width = row.scale[1] - row.scale[0]
     if not math.isfinite(width):
         raise ConfigurationError(

@@ -119,7 +119,7 @@ class Usage:
         self._running: Counter[tuple[str, Purse]] = Counter()
         self._spent: dict[str, Purses] = defaultdict(lambda: defaultdict(dict))
         self._sum = NOTHING
-        self._unpriced: dict[str, None] = {}
+        self._unpriced: set[str] = set()
 
     def add(
         self,
@@ -139,8 +139,6 @@ class Usage:
             self._put(purse, model, thread_id, Spent(calls=calls, unknown_calls=calls, usd=None))
         else:
             usd = dollars(model, {"input_tokens": 0, "output_tokens": 0, **tokens}, self._prices)
-            if usd is None:
-                self._unpriced[model] = None
             self._put(
                 purse,
                 model,
@@ -197,6 +195,8 @@ class Usage:
 
     def _put(self, purse: Purse, model: str, thread_id: str, spent: Spent, *, is_new: bool = True) -> None:
         with self._lock:
+            if spent.usd is None and spent.calls > spent.unknown_calls:
+                self._unpriced.add(model)
             if spent != NOTHING:
                 models = self._spent[thread_id][purse]
                 models[model] = models.get(model, NOTHING) + spent
@@ -221,7 +221,8 @@ class Usage:
     @property
     def unpriced(self) -> tuple[str, ...]:
         """The models that were called and have no price."""
-        return tuple(self._unpriced)
+        with self._lock:
+            return tuple(sorted(self._unpriced))
 
     def of(self, *thread_ids: str) -> Mapping[str, Mapping[str, Spent]]:
         """The amounts of these threads, or of all, by purse and model; in the order of `PURSES`, then by name."""

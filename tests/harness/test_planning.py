@@ -21,6 +21,8 @@ def test_the_screen_of_a_plan() -> None:
         " cases            100      45      13       6"
     )
     assert (found.more(0.6), found.more(1.0)) == (3, 0)
+    assert found.text(0.6) == f"{found}        0.60 takes 3 more."
+    assert found.text(1.0).endswith("1.00 takes no more.")
 
 
 def test_repeats_show_the_noise_without_a_baseline() -> None:

@@ -101,6 +101,13 @@ def test_earlier_sessions_of_a_run_are_counted_with_it(tokens: Any) -> None:
     assert after.total == before.total
 
 
+def test_a_model_without_a_price_is_named_also_if_another_process_called_it() -> None:
+    there, here = Usage(), Usage()
+    there.add("judge", "a-model-of-mine", usage(1, 1), thread_id="a")
+    here.take("a", "judge", "a-model-of-mine", there.of("a")["judge"]["a-model-of-mine"], 0)
+    assert here.unpriced == there.unpriced == ("a-model-of-mine",)
+
+
 def test_a_cost_below_half_a_cent_is_not_printed_as_nothing() -> None:
     """Cents are printed as before."""
     graph = calling(says("a", usage(10, 2), "gpt-4o-mini"))
