@@ -39,8 +39,8 @@ from arbiter.harness.planning import plan, usual_drops
 from arbiter.harness.recordings import Recordings
 from arbiter.harness.reports.report import FORMS, Report, load_report, result_to_dict, timing_of
 from arbiter.harness.results import COMPLETED, EXPECT
-from arbiter.harness.running import Session
 from arbiter.harness.rows import Row
+from arbiter.harness.running import Session
 from arbiter.harness.runs import Run
 from arbiter.harness.suites import Mode, Suite
 from arbiter.harness.usage import cost_text

@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -107,7 +108,10 @@ class Budget:
             return None
         if spent.usd is None:
             models = ", ".join(map(repr, self._usage.unpriced)) or "a call that did not report its tokens"
-            return f"limits.usd cannot be enforced: there is no price for {models}. Limit tokens or calls"
+            how = "Limit tokens or calls"
+            if find_spec("genai_prices") is None:
+                how = "pip install 'arbiteros[prices]', or limit tokens or calls"
+            return f"limits.usd cannot be enforced: there is no price for {models}. {how}"
         return (
             f"limits.usd is {limits.usd:g}, and {spent.usd:.2f} are used" if spent.usd >= limits.usd else None
         )
