@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from math import inf
@@ -17,6 +18,8 @@ from arbiter.harness.scores import Scale
 from arbiter.harness.suites import Suite
 
 __all__ = ["calibrate", "check_pass_at"]
+
+_log = logging.getLogger(__name__)
 
 
 def check_pass_at(pass_at: float, scale: Scale = (-inf, inf)) -> None:
@@ -92,6 +95,14 @@ def calibrate(
     first, second = (scores(canaries, repeat) for repeat in (0, 1))
     believed = {name: max(first.get(name, score), score) for name, score in {**first, **second}.items()}
     named = run.identity.judge_of(row)
+    if named is not None and named.model and judge not in ("", named.model):
+        _log.warning(
+            "the judge %r has no effect: the suite %r names %r for %r. Change it in the suite.",
+            judge,
+            suite.name,
+            named.model,
+            row,
+        )
     return Calibration.of(
         found,
         scores(ids, 0),

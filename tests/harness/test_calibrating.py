@@ -11,8 +11,11 @@ import pytest
 
 from arbiter.errors import ConfigurationError
 from arbiter.harness import CANARIES, Calibration, Case, CaseRun, Score, Suite, calibrate
+from arbiter.models import ChatJudge
 from arbiter.store import SqlRepository
 from tests.cli.cli_support import refused, typed
+from tests.harness.test_spending import GRADE, Asking
+from tests.scripted import Named
 
 OUTPUTS = [(f"o {place}", "Sorry, no." if place % 3 else "Yes, you get a refund.") for place in range(60)]
 
@@ -45,6 +48,17 @@ def several(run: CaseRun) -> dict[str, int]:
 
 def suite(scorer: Any = polite) -> Suite:
     return Suite("refunds", [Case("a", "Refund?")], scorers={"polite": scorer})
+
+
+@pytest.mark.parametrize(("judge", "told"), [("another", True), ("named:mine", False)])
+def test_a_judge_that_has_no_effect_is_reported(
+    judge: str, told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "labels.csv").write_text("id,input,output,label\na,Hi,Hello,pass\nb,Hi,Go,fail\n")
+    asking = Asking(ChatJudge(Named(answers=[GRADE], model_name="mine")))
+    suite = Suite("refunds", [Case("a", "Refund?")], scorers=[asking])
+    assert calibrate(suite, tmp_path / "labels.csv", row="asked", pass_at=0.7, judge=judge).judge == "named:mine"
+    assert ("the judge 'another' has no effect" in caplog.text) is told
 
 
 @pytest.mark.lengthy
