@@ -136,6 +136,10 @@ class AgentsTarget(WithoutNodes):
     kind: str = "agents"
     evaluators: Sequence[NodeEvaluator] = ()
 
+    @property
+    def is_recorded(self) -> bool:
+        return True
+
     def check(self) -> None:
         """Read the messages. Raises `ConfigurationError` if they cannot be read, and if an agent has to answer prompts
         and cannot.

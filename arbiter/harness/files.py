@@ -107,6 +107,7 @@ class TargetEntry(PackModel):
         default_factory=list[str],
         description="files on which its answers depend beside its own and the rules, such as prompts/**",
     )
+    record: bool = Field(False, description="whether the answers of a function are recorded, as those of a graph")
     fresh: Literal["worker", "case"] = Field("worker", description="how often a function makes the graph")
     configurable: dict[str, Any] = Field(
         default_factory=dict, description="what each run has in its config beside the thread id: user_id, ..."
@@ -445,7 +446,7 @@ class _Loader:
         if self.file.cases:
             said = "expected none, because each agent and channel is a case, got some"
             self.mistakes.append(self.document.mistake(("cases",), said))
-        for name in ("output", "configurable", "fresh"):
+        for name in ("output", "configurable", "fresh", "record"):
             if name in given.model_fields_set:
                 said = f"expected a graph, got agents: {name} would have no effect"
                 self.mistakes.append(self.document.mistake(("target", name), said))
@@ -497,6 +498,9 @@ class _Loader:
             if kinds != ["graph"] and name in given.model_fields_set:
                 said = f"expected a graph, got {kinds[0]}: {name} would have no effect"
                 self.mistakes.append(self.document.mistake(("target", name), said))
+        if given.record and kinds != ["function"]:
+            said = f"expected a function, got {kinds[0]}: record would have no effect"
+            self.mistakes.append(self.document.mistake(("target", "record"), said))
         if "thread_id" in given.configurable:
             said = "expected no thread_id: each case runs in a thread of its own"
             self.mistakes.append(self.document.mistake(("target", "configurable", "thread_id"), said))
@@ -515,6 +519,7 @@ class _Loader:
             watch=given.watch,
             fresh=given.fresh == "case",
             configurable=given.configurable,
+            record=given.record,
             allow=self.allow,
             models=self.models,
         )

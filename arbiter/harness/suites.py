@@ -232,10 +232,10 @@ class Suite:
             written = None
             if resume is not None and folder is not None:
                 written = self._resumed(run_folder(resume, Path(folder), suite=self.name), head, retry_errors)
-            if cache is not None and self.cache == "all" and measured.kind not in ("graph", "agents"):
+            if cache is not None and self.cache == "all" and not measured.is_recorded:
                 raise ConfigurationError(
                     f"cache is 'all', and the target is {measured.name}: only the answers of graphs are kept, because "
-                    "nothing shows when those of others are outdated. Use 'judge'."
+                    "nothing shows when those of others are outdated. Use 'judge', or say target.record: true."
                 )
             if taped is not None:
                 taped.rows_in_answers = frozenset(each.name for each in measured.evaluators)
@@ -467,8 +467,8 @@ def _unread(evaluator: NodeEvaluator, target: Target) -> Iterator[str]:
 def _tape(
     recordings: Recordings | None, cache: Answers | None, target: Target, judging: Judging
 ) -> Tape | None:
-    """The recorded or cached answers of a graph; None for targets that run in any mode."""
-    if (recordings is None and cache is None) or target.kind not in ("graph", "agents"):
+    """The recorded or cached answers of a target; None for one that runs in any mode."""
+    if (recordings is None and cache is None) or not target.is_recorded:
         return None
     parts = dict(target.parts())
     for each in target.evaluators:

@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import AsyncGeneratorType, GeneratorType, MappingProxyType
 from typing import Any, Protocol, cast
@@ -85,6 +85,11 @@ class Target(Protocol):
         ...
 
     def for_worker(self) -> Callable[[Case, str], Any]: ...
+    @property
+    def is_recorded(self) -> bool:
+        """True if its answers are recorded, and replayed without running it."""
+        ...
+
     def version(self) -> str:
         """A hash of what is measured, as far as it is known: the rules, the files, the code of a function."""
         ...
@@ -127,20 +132,32 @@ class WithoutNodes:
     def gates(self) -> Mapping[str, str]:
         return {}
 
+    @property
+    def is_recorded(self) -> bool:
+        return False
+
 
 # Functions and outputs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionTarget(WithoutNodes):
-    """A function of the input, sync or async, or a Runnable. Each call gets a copy of the input."""
+    """A function of the input, sync or async, or a Runnable. Each call gets a copy of the input.
+
+    It runs in any mode, unless its answers are `recorded`: then `files` have its own.
+    """
 
     function: Callable[[Any], Any]
     name: str
     is_async: bool
     files: Mapping[str, str] = field(default_factory=dict[str, str])
+    recorded: bool = False
     kind: str = "function"
     evaluators: Sequence[NodeEvaluator] = ()
+
+    @property
+    def is_recorded(self) -> bool:
+        return self.recorded
 
     def for_worker(self) -> Callable[[Case, str], Any]:
         return self._acall if self.is_async else self._call
@@ -212,6 +229,7 @@ class GraphTarget:
     """
 
     kind = "graph"
+    is_recorded = True
 
     def __init__(
         self,
@@ -460,6 +478,7 @@ class TargetFile:
     watch: Sequence[str] = ()
     fresh: bool = False
     configurable: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    record: bool = False
     allow: Sequence[str] = ()
     models: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -473,10 +492,11 @@ class TargetFile:
                 raise ConfigurationError(
                     f"{self.function} is {found!r:.80}; expected a function of the input. A graph is `graph`."
                 )
-            files = file_hashes(".", self.watch)
-            return target_of(
+            files = (_code_at(self.function) if self.record else {}) | file_hashes(".", self.watch)
+            target = target_of(
                 found, arbiter_os=arbiter_os, evaluators=evaluators, name=self.function, files=files
             )
+            return replace(target, recorded=self.record) if isinstance(target, FunctionTarget) else target
         where = str(self.graph)
         found = load_object(where)
         files = _code_at(where) | file_hashes(".", self.watch)

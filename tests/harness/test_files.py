@@ -221,6 +221,10 @@ def changed(old: str, new: str) -> str:
             "output: expected a graph, got function: output would have no effect",
         ),
         (
+            changed("output: answer", "output: answer, record: true"),
+            "suite.yaml:2: target.record: expected a function, got graph: record would have no effect",
+        ),
+        (
             changed("output: answer", "output: answer, configurable: {thread_id: t}"),
             "suite.yaml:2: target.configurable.thread_id: expected no thread_id",
         ),

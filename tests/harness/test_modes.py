@@ -14,6 +14,7 @@ import pytest
 from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.evaluators import JudgeEvaluator
 from arbiter.harness import Case, CaseRun, GateSettings, Report, Selection, Suite
+from arbiter.harness.files import load_suite
 from arbiter.harness.journal import run_folder
 from arbiter.harness.recordings import Place, Recordings
 from arbiter.harness.reports.markdown import render
@@ -310,6 +311,32 @@ def test_lines_of_another_format_stay_until_they_are_recorded_again() -> None:
 def test_nothing_recorded_is_no_pass() -> None:
     with pytest.raises(RecordingError, match="there are no recordings in"):
         suite().run(graph(Spy("plan")), mode="mock")
+
+
+def test_the_answers_of_a_function_are_recorded_if_its_target_says_so(project: Path) -> None:
+    """Such as of a function that asks a model."""
+    calls = project / "calls.txt"
+    code = "def answer(given):\n    with open('calls.txt', 'a') as file:\n        file.write(given)\n    return 'Yes.'\n"
+    (project / "asking.py").write_text(code)
+    (project / "prompt.txt").write_text("Be kind.")
+    target = {"function": "asking.py:answer", "record": True, "watch": ["prompt.txt"]}
+    scorers = [{"name": "yes", "use": "contains", "text": "Yes"}]
+    data = {"suite": "asking", "target": target, "scorers": scorers, "cases": [{"id": "a", "input": "Hi"}]}
+    (project / "suite.yaml").write_text(json.dumps(data))
+    with pytest.raises(RecordingError, match="no recordings"):
+        load_suite("suite.yaml").run(mode="mock")
+    for mode in ("record", "mock", "record"):
+        assert load_suite("suite.yaml").run(mode=mode).rows["yes"].mean == 1
+    assert calls.read_text() == "Hi"
+    for file in ("asking.py", "prompt.txt"):
+        before = Path(file).read_text()
+        Path(file).write_text(f"{before}\n# changed\n")
+        with pytest.raises(RecordingError, match=f"the answer to a .*: the file {file} changed"):
+            load_suite("suite.yaml").run(mode="mock")
+        Path(file).write_text(before)
+    (project / "suite.yaml").write_text(json.dumps({**data, "target": {**target, "record": False}}))
+    assert load_suite("suite.yaml").run(mode="mock").rows["yes"].mean == 1
+    assert calls.read_text() == "HiHi"
 
 
 def test_a_function_without_judges_needs_no_recordings() -> None:
