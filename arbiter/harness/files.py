@@ -107,7 +107,9 @@ class TargetEntry(PackModel):
         default_factory=list[str],
         description="files on which its answers depend beside its own and the rules, such as prompts/**",
     )
-    record: bool = Field(False, description="whether the answers of a function are recorded, as those of a graph")
+    record: bool = Field(
+        False, description="whether the answers of a function are recorded, as those of a graph"
+    )
     fresh: Literal["worker", "case"] = Field("worker", description="how often a function makes the graph")
     configurable: dict[str, Any] = Field(
         default_factory=dict, description="what each run has in its config beside the thread id: user_id, ..."

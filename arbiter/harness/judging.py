@@ -281,8 +281,7 @@ def judge_settings(judge: Judge) -> Mapping[str, Any]:
     if isinstance(judge, _RowJudge):
         return judge.settings
     if isinstance(judge, ChatJudge) and judge.named is not None:
-        name, temperature = judge.named
-        return {"model": name, "temperature": temperature, "arguments": ""}
+        return {"model": judge.named[0], "temperature": judge.named[1], "arguments": ""}
     model: Any = innermost(judge.model) if isinstance(judge, ChatJudge) else judge
     given: Any = getattr(model, "_identifying_params", None)
     arguments: Any = given if is_mapping(given) else {}

@@ -477,9 +477,7 @@ def made_model(name: str, settings: Mapping[str, Any]) -> ChatModel:
     try:
         return cast(ChatModel, init_chat_model(name, **settings))
     except Exception as error:  # a provider's package may raise anything
-        raise ConfigurationError(
-            f"the model {name!r} could not be made: {_one_line(str(error))}."
-        ) from error
+        raise ConfigurationError(f"the model {name!r} could not be made: {_one_line(str(error))}.") from error
 
 
 _unasked: ContextVar[Literal["", "replay", "lint"]] = ContextVar("arbiter_unasked", default="")

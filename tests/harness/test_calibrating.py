@@ -57,7 +57,9 @@ def test_a_judge_that_has_no_effect_is_reported(
     (tmp_path / "labels.csv").write_text("id,input,output,label\na,Hi,Hello,pass\nb,Hi,Go,fail\n")
     asking = Asking(ChatJudge(Named(answers=[GRADE], model_name="mine")))
     suite = Suite("refunds", [Case("a", "Refund?")], scorers=[asking])
-    assert calibrate(suite, tmp_path / "labels.csv", row="asked", pass_at=0.7, judge=judge).judge == "named:mine"
+    assert (
+        calibrate(suite, tmp_path / "labels.csv", row="asked", pass_at=0.7, judge=judge).judge == "named:mine"
+    )
     assert ("the judge 'another' has no effect" in caplog.text) is told
 
 

@@ -316,8 +316,12 @@ def test_nothing_recorded_is_no_pass() -> None:
 def test_the_answers_of_a_function_are_recorded_if_its_target_says_so(project: Path) -> None:
     """Such as of a function that asks a model."""
     calls = project / "calls.txt"
-    code = "def answer(given):\n    with open('calls.txt', 'a') as file:\n        file.write(given)\n    return 'Yes.'\n"
-    (project / "asking.py").write_text(code)
+    (project / "asking.py").write_text(
+        "def answer(given):\n"
+        "    with open('calls.txt', 'a') as file:\n"
+        "        file.write(given)\n"
+        "    return 'Yes.'\n"
+    )
     (project / "prompt.txt").write_text("Be kind.")
     target = {"function": "asking.py:answer", "record": True, "watch": ["prompt.txt"]}
     scorers = [{"name": "yes", "use": "contains", "text": "Yes"}]
@@ -398,6 +402,8 @@ def test_another_judge_of_a_node_evaluator_makes_its_recorded_scores_stale(mode:
         assert other.run(graph(Spy("plan"))).rows["good"].n == 2
         assert judge.calls > 0
         return
-    what = {"votes": "number of votes", "temperature": "arguments of the judge"}.get(changed, "model of the judge")
+    what = {"votes": "number of votes", "temperature": "arguments of the judge"}.get(
+        changed, "model of the judge"
+    )
     with pytest.raises(RecordingError, match=f"the answer to a .*: {what} of good changed"):
         other.run(graph(Spy("plan")), mode="mock")

@@ -104,7 +104,9 @@ def test_the_judges_of_evaluators_have_a_purse_of_their_own() -> None:
 def test_a_repair_without_usage_is_one_call_of_unknown_size(silent: int) -> None:
     answers = [AIMessage(text, usage_metadata=usage(60, 40)) for text in ("no JSON", GRADE)]
     answers[silent].usage_metadata = None
-    suite = Suite("one", cases_of_graph(1), evaluators=[JudgeEvaluator("good", "Good.", Scripted(answers=answers))])
+    suite = Suite(
+        "one", cases_of_graph(1), evaluators=[JudgeEvaluator("good", "Good.", Scripted(answers=answers))]
+    )
     report = suite.run(chain(Spy("plan")))
     assert (report.usage["judge"].tokens, report.unknown_calls) == (100, 1)
     assert "judge ≥ 100" in report.printed()

@@ -1071,7 +1071,9 @@ bug(
     "a misspelt exception",
     ("unknown-error", ""),
     graph("START draft pay END"),
-    ErrorRouter("offline", "pay", errors=["ConnectionErr", "TimeoutError", "ConnectTimeout", "httpx.ReadTimeot"]),
+    ErrorRouter(
+        "offline", "pay", errors=["ConnectionErr", "TimeoutError", "ConnectTimeout", "httpx.ReadTimeot"]
+    ),
     severity="warning",
 )
 bug(
