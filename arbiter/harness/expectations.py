@@ -209,7 +209,7 @@ def condition(expression: str) -> Check:
             "output": run.output,
             "expected": run.expected,
             "duration": run.duration,
-            "tokens": run.tokens,
+            **({} if run.known_tokens is None else {"tokens": run.known_tokens}),
         }
         return None if holds.evaluate(values) else f"{expression} is false"
 
@@ -287,9 +287,12 @@ def called(given: Any) -> Check:
 
 
 def at_most_tokens(most: int) -> Check:
-    return lambda run: (
-        None if run.tokens <= most else f"used {run.tokens:,} tokens; expected at most {most:,}"
-    )
+    def check(run: CaseRun) -> str | None:
+        if run.tokens > most:
+            return f"used {run.tokens:,} tokens; expected at most {most:,}"
+        return "the tokens are unknown: a call did not report its own" if run.known_tokens is None else None
+
+    return check
 
 
 def at_most_seconds(most: float) -> Check:

@@ -219,7 +219,7 @@ SCORERS: Mapping[str, tuple[type[PackModel], Maker]] = {
     "matches": (_Matches, _checks(lambda entry: matches(entry.pattern))),
     "json_schema": (_Schema, _checks(lambda entry: fits_schema(entry.json_schema))),
     "condition": (_Condition, _checks(lambda entry: condition(entry.condition))),
-    "tokens": (_Tokens, _counts(lambda run: run.tokens)),
+    "tokens": (_Tokens, _counts(lambda run: run.known_tokens)),
     "usd": (_Usd, _counts(lambda run: run.usd)),
     "seconds": (_Seconds, _counts(lambda run: run.duration)),
     "trajectory": (_Trajectory, _checks(_trajectory)),

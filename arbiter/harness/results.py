@@ -91,6 +91,11 @@ class CaseRun:
         counts = self.usage.values()
         return sum(int(of.get("input_tokens", 0)) + int(of.get("output_tokens", 0)) for of in counts)
 
+    @property
+    def known_tokens(self) -> int | None:
+        """As `tokens`; None if a call did not report its own."""
+        return None if any(of.get("unknown_calls") for of in self.usage.values()) else self.tokens
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:

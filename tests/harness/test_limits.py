@@ -297,13 +297,17 @@ def test_budget_names_the_limit_that_is_reached() -> None:
     assert "usd is 3, and 3.00 are used" in (budget(usd=3.0) or "")
 
 
+def no_package(name: str) -> None:
+    return None
+
+
 def test_dollars_that_cannot_be_known_stop_a_run_that_limits_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model without a price would make the limit do nothing."""
     spent = Usage()
     spent.add("target", "a-model-of-mine", usage(3, 8))
     assert "no price for 'a-model-of-mine'. Limit tokens" in (Budget(Limits(usd=5.0), spent).exhausted or "")
     assert Budget(Limits(), spent).exhausted is None
-    monkeypatch.setattr("arbiter.harness.limits.find_spec", lambda name: None)
+    monkeypatch.setattr("arbiter.harness.limits.find_spec", no_package)
     assert "pip install 'arbiteros[prices]'" in (Budget(Limits(usd=5.0), spent).exhausted or "")
 
 

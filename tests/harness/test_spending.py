@@ -112,6 +112,23 @@ def test_a_repair_without_usage_is_one_call_of_unknown_size(silent: int) -> None
     assert "judge ≥ 100" in report.printed()
 
 
+def test_tokens_that_a_call_of_the_target_did_not_report_pass_no_limit(project: Path) -> None:
+    """Else a model that counts nothing would keep within any number."""
+    silent = Scripted(answers=["Hi"])
+    expect: dict[str, Any] = {"max_tokens": 100, "condition": "tokens < 100"}
+    data = {
+        "suite": "silent",
+        "scorers": [{"name": "tokens", "use": "tokens", "most": 100}],
+        "cases": [{"id": "a", "input": 1, "expect": expect}],
+    }
+    (project / "suite.yaml").write_text(json.dumps(data))
+    [result] = load_suite("suite.yaml").run(asking(silent), folder=None).results
+    found = {score.name: (score.passed, score.outcome) for score in result.scores}
+    assert found["expect.max_tokens"] == (False, "scored")
+    assert found["expect.condition"] == (None, "error")
+    assert found["tokens"] == (None, "abstained")
+
+
 def test_tokens_that_no_call_reported_are_unknown() -> None:
     judge = JudgeEvaluator("good", "Good.", Scripted(answers=[AIMessage(GRADE)]))
     suite = Suite("one", cases_of_graph(1), evaluators=[judge])
