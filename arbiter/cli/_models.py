@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from arbiter.models import model_of
 from arbiter.models._unmade import UnmadeModel
 
 
 class StandIns(Mapping[str, UnmadeModel]):
-    """A model that nobody asks for every name that a pack uses."""
+    """A model for every name that a pack uses. None of them is asked."""
 
     def __getitem__(self, name: str) -> UnmadeModel:
-        return UnmadeModel(name=name)
+        return UnmadeModel(name=name, make=model_of)
 
     def __iter__(self) -> Iterator[str]:
         return iter(())

@@ -461,12 +461,11 @@ def model_of(value: ChatModel | str, **settings: Any) -> ChatModel:
     if _unasked.get() == "replay" or (_unasked.get() == "lint" and ":" in given):
         from arbiter.models._unmade import UnmadeModel
 
-        return UnmadeModel(name=given, settings=settings)
-    return made_model(given, settings)
+        return UnmadeModel(name=given, make=partial(_made, **settings))
+    return _made(given, **settings)
 
 
-def made_model(name: str, settings: Mapping[str, Any]) -> ChatModel:
-    """The model that a text names. Raises `ConfigurationError`."""
+def _made(name: str, **settings: Any) -> ChatModel:
     try:
         from langchain.chat_models import init_chat_model
     except ImportError as error:

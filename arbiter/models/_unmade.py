@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable
-from pydantic import Field
-
-from arbiter.models._asking import made_model
 
 
 class UnmadeModel(BaseChatModel):
-    """A model that a text like "openai:gpt-5-mini" names, and that is made when it is first asked.
+    """A model that a text like "openai:gpt-5-mini" names. `make` makes it when it is first asked."""
 
-    Raises `ConfigurationError` then if it cannot be made.
-    """
-
-    settings: Mapping[str, Any] = Field(default_factory=dict[str, Any])
+    make: Callable[[str], Any]
 
     @cached_property
     def made(self) -> Any:
         """The model itself."""
-        return made_model(str(self), self.settings)
+        return self.make(str(self))
 
     def __str__(self) -> str:
         return str(self.name)
