@@ -471,7 +471,17 @@ def _answer_changes(before: Sequence[Line], input: str, target: Mapping[str, str
     if not before:
         return "it was never recorded"
     changes = [] if before[-1].get("input") == input else ["its input changed"]
-    changes += [f"{name} {how}" for name, how in changes_between(before[-1]["target"], target).items()]
+    found = changes_between(before[-1]["target"], target)
+    for row in {
+        name.rpartition(" of ")[2] for name in found if " of " in name and not name.startswith("the ")
+    }:
+        parts = [name for name in (*before[-1]["target"], *target) if name.endswith(f" of {row}")]
+        hows = {found.get(name, "") for name in parts}
+        if hows in ({"is new"}, {"is gone"}):  # all of its parts
+            found = {name: how for name, how in found.items() if name not in parts} | {
+                f"row {row}": hows.pop()
+            }
+    changes += [f"{name} {how}" for name, how in sorted(found.items())]
     return ", ".join(changes) or "another repeat was recorded"
 
 
