@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from arbiter._lifecycle.evaluations import EvaluatorQueue
-from arbiter._values.versions import hash_of, version_from
+from arbiter._values.versions import hash_of
 from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.cache import Answers
 from arbiter.harness.canonical import is_mapping
@@ -99,19 +99,28 @@ class Judging:
         return _RowJudge(self, row, judge, settings, parts or {})
 
     def parts_of(self, evaluator: NodeEvaluator) -> Mapping[str, str]:
-        """Hashes of all that the scores of a node evaluator depend on, by name: the parts of its version, its judges,
-        and their votes."""
-        row, version = evaluator.name, str(evaluator.version)
-        parts = {f"{name} of {row}": part for name, part in evaluator.version_parts().items()}
-        if version_from(evaluator.version_parts()) != version:  # its own
-            parts = {f"row {row}": version}
+        """Hashes of what the scores of a node evaluator depend on beside its version: its judges, and their votes.
+        Empty if it asks none."""
         asked = _asked_by(evaluator)
-        for number, settings in enumerate(asked, 1):
-            judge = "judge" if len(asked) == 1 else f"judge {number}"
-            parts |= {f"{name} of the {judge} of {row}": hash_of(value) for name, value in settings.items()}
+        if not asked:
+            return {}
+        return {
+            f"judge of {evaluator.name}": hash_of(asked),
+            f"number of votes of {evaluator.name}": str(self.votes or 1),
+        }
+
+    def details_of(self, evaluator: NodeEvaluator) -> dict[str, dict[str, str]]:
+        """Hashes of the parts of its version and of its judges, so that a message can name what changed in them."""
+        row, asked = evaluator.name, _asked_by(evaluator)
+        details = {
+            f"row {row}": {f"{name} of {row}": part for name, part in evaluator.version_parts().items()}
+        }
         if asked:
-            parts[f"number of votes of {row}"] = str(self.votes or 1)
-        return parts
+            details[f"judge of {row}"] = {
+                f"{name} of the judge of {row}": hash_of([settings[name] for settings in asked])
+                for name in asked[0]
+            }
+        return details
 
     def count(self, queues: Iterable[EvaluatorQueue]) -> None:
         """Count what the target's evaluators ask judges by themselves, as in production, not on this way."""

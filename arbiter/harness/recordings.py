@@ -41,6 +41,8 @@ VERSION = 1
 _SHOWN = 5
 _NOTHING: Mapping[str, str] = {}
 Line = dict[str, Any]
+Details = Mapping[str, Mapping[str, str]]
+NO_DETAILS: Details = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,13 @@ class Recordings:
     # Answers of the target
 
     def answer(
-        self, place: Place, *, input: Any, target: Mapping[str, str], may_fail: bool = False
+        self,
+        place: Place,
+        *,
+        input: Any,
+        target: Mapping[str, str],
+        details: Details = NO_DETAILS,
+        may_fail: bool = False,
     ) -> Mapping[str, Any] | None:
         """The recorded answer to an input, as `keep_answer` got it. In mode "record" a failure is asked again, unless
         the target `may_fail`."""
@@ -153,14 +161,20 @@ class Recordings:
             line = self._found(self._answers, key, again)
             if line is None and self.mode == "replay":
                 before = [each for each in self._answers.values() if _place(each) == place]
-                why = _answer_changes(before, hash_of(input), target)
+                why = _answer_changes(before, hash_of(input), target, details)
                 line = self._without(f"the answer to {place}: {why}", before)
             return None if line is None else line["answer"]
 
     def keep_answer(
-        self, place: Place, *, input: Any, target: Mapping[str, str], answer: Mapping[str, Any]
+        self,
+        place: Place,
+        *,
+        input: Any,
+        target: Mapping[str, str],
+        answer: Mapping[str, Any],
+        details: Details = NO_DETAILS,
     ) -> None:
-        """Record an answer, as plain data."""
+        """Record an answer, as plain data. `details` are parts of some hashes of `target`, by their names."""
         line = {
             "key": answer_key(input, target, place.repeat),
             "case": place.case,
@@ -169,10 +183,13 @@ class Recordings:
             "target": dict(target),
             "answer": answer,
             "recorded": _today(),
+            **({"details": dict(details)} if details else {}),
         }
         self._keep("answers", self._answers, line)
 
-    def check_answers(self, cases: Mapping[Place, Any], target: Mapping[str, str]) -> None:
+    def check_answers(
+        self, cases: Mapping[Place, Any], target: Mapping[str, str], details: Details = NO_DETAILS
+    ) -> None:
         """Raise `RecordingError` with all missing and outdated answers, before the first case runs.
 
         `cases` maps each case × repeat to its input.
@@ -184,7 +201,7 @@ class Recordings:
             recorded[_place(line)].append(line)
         for place, input in cases.items():
             if answer_key(input, target, place.repeat) not in self._answers:
-                why = _answer_changes(recorded[place], hash_of(input), target)
+                why = _answer_changes(recorded[place], hash_of(input), target, details)
                 self.missing.append(f"the answer to {place}: {why}")
         self.check()
 
@@ -467,20 +484,16 @@ def _has_failed(line: Line) -> bool:
 # What changed -------------------------------------------------------------------------------------
 
 
-def _answer_changes(before: Sequence[Line], input: str, target: Mapping[str, str]) -> str:
+def _answer_changes(before: Sequence[Line], input: str, target: Mapping[str, str], details: Details) -> str:
     if not before:
         return "it was never recorded"
     changes = [] if before[-1].get("input") == input else ["its input changed"]
     found = changes_between(before[-1]["target"], target)
-    for row in {
-        name.rpartition(" of ")[2] for name in found if " of " in name and not name.startswith("the ")
-    }:
-        parts = [name for name in (*before[-1]["target"], *target) if name.endswith(f" of {row}")]
-        hows = {found.get(name, "") for name in parts}
-        if hows in ({"is new"}, {"is gone"}):  # all of its parts
-            found = {name: how for name, how in found.items() if name not in parts} | {
-                f"row {row}": hows.pop()
-            }
+    then = before[-1].get("details", NO_DETAILS)
+    for name in [name for name, how in found.items() if how == "changed" and name in then]:
+        if parts := changes_between(then[name], details.get(name, {})):
+            del found[name]
+            found |= parts
     changes += [f"{name} {how}" for name, how in sorted(found.items())]
     return ", ".join(changes) or "another repeat was recorded"
 

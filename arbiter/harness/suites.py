@@ -470,11 +470,14 @@ def _tape(
     """The recorded or cached answers of a target; None for one that runs in any mode."""
     if (recordings is None and cache is None) or not target.is_recorded:
         return None
-    parts = dict(target.parts())
+    parts = {**target.parts(), **{f"row {each.name}": str(each.version) for each in target.evaluators}}
     for each in target.evaluators:
         parts |= judging.parts_of(each)
     if recordings is not None:
-        return RecordedTape(recordings, parts)
+        details: dict[str, dict[str, str]] = {}
+        for each in target.evaluators:
+            details |= judging.details_of(each)
+        return RecordedTape(recordings, parts, details)
     return None if cache is None else CachedTape(cache, parts)
 
 

@@ -11,7 +11,7 @@ from arbiter.errors import ArbiterWarning
 from arbiter.harness.cache import Answers
 from arbiter.harness.cases import Case
 from arbiter.harness.journal import EVALUATIONS, Kept, score_from, score_to_dict
-from arbiter.harness.recordings import Place, Recordings, answer_key
+from arbiter.harness.recordings import Details, Place, Recordings, answer_key
 from arbiter.harness.scores import Score
 
 __all__ = ["CachedTape", "RecordedTape", "Tape", "judged"]
@@ -69,16 +69,21 @@ class RecordedTape:
 
     recordings: Recordings
     parts: Mapping[str, str]
+    details: Details
 
     def check(self, cases: Iterable[tuple[Case, int]]) -> None:
         if self.recordings.mode == "replay":
             inputs = {Place(case.id, repeat): case.input for case, repeat in cases}
-            self.recordings.check_answers(inputs, self.parts)
+            self.recordings.check_answers(inputs, self.parts, self.details)
 
     def answer(self, case: Case, repeat: int) -> Kept | None:
         may_fail = "raises" in case.assertions
         found = self.recordings.answer(
-            Place(case.id, repeat), input=case.input, target=self.parts, may_fail=may_fail
+            Place(case.id, repeat),
+            input=case.input,
+            target=self.parts,
+            details=self.details,
+            may_fail=may_fail,
         )
         return None if found is None else _kept(found)
 
@@ -94,7 +99,9 @@ class RecordedTape:
                 stacklevel=2,
             )
         place = Place(case.id, repeat)
-        self.recordings.keep_answer(place, input=case.input, target=self.parts, answer=_lasting(answer))
+        self.recordings.keep_answer(
+            place, input=case.input, target=self.parts, details=self.details, answer=_lasting(answer)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,16 +114,6 @@ def test_recording_asks_only_missing_questions() -> None:
     assert judge.calls == 3
 
 
-def test_a_new_evaluator_is_named_as_a_whole() -> None:
-    suite().run(graph(Spy("plan")), mode="record")
-    more = replace(suite(), evaluators=[*suite().evaluators, JudgeEvaluator("brief", "Brief.", model(GRADE))])
-    with pytest.raises(RecordingError, match=r"the answer to a \(repeat 1\): row brief is new\n"):
-        more.run(graph(Spy("plan")), mode="mock")
-    more.run(graph(Spy("plan")), mode="record")
-    with pytest.raises(RecordingError, match=r"the answer to a \(repeat 1\): row brief is gone\n"):
-        suite().run(graph(Spy("plan")), mode="mock")
-
-
 @pytest.mark.parametrize("down", ["target", "judge"])
 def test_what_failed_when_it_was_recorded_is_asked_again(down: str) -> None:
     """A service that was down for a moment is no finding about the agent."""
