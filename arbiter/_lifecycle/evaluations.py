@@ -39,6 +39,7 @@ from arbiter._threads.deadlines import (
 )
 from arbiter._threads.forks import new_lock, renew_in_child
 from arbiter._values.once import Once
+from arbiter._values.states import UnreadableError
 from arbiter.errors import EvaluationError, MissingEvaluationError, Unscored, describe, nearest
 from arbiter.evaluation import EvaluatorGroup, FinishedRun, GroupOutcome, NodeEvaluator
 from arbiter.history._items import History
@@ -257,7 +258,9 @@ class EvaluatorQueue:
         except BaseException as exc:  # also SystemExit: an evaluator's failure never ends the run
             if isinstance(exc, KeyboardInterrupt) and is_from_outside(exc):
                 raise
-            return self._failed(_Failure(describe(exc), _unscored(exc)), view)
+            # A replay reports what it could not read itself: once, not for each node run.
+            shown = None if isinstance(exc, UnreadableError) else view
+            return self._failed(_Failure(describe(exc), _unscored(exc)), shown)
         if isinstance(read, EvaluationResult):
             return read
         if isinstance(read, str):
@@ -483,11 +486,20 @@ class Evaluations(Lazy):
             if callback is not None:
                 callback()
 
-    def know(self, results: Mapping[str, EvaluationResult], *, settled: bool = False) -> None:
-        """Set results that were found before, so that their evaluators do not run again.
+    def know(
+        self,
+        results: Mapping[str, EvaluationResult],
+        *,
+        errors: Mapping[str, str] = _NOTHING,
+        settled: bool = False,
+    ) -> None:
+        """Set results and errors that were found before, so that their evaluators do not run again.
 
         With `settled`, the evaluators of the group that gave no result do not run either.
         """
+        for at, queue in enumerate(self.queues):
+            if queue.name in errors:
+                self.found[at] = _Failure(errors[queue.name])
         parts: dict[EvaluatorQueue, dict[str, EvaluationResult]] = {}
         for name, found in results.items():
             queue = self.queue(name)

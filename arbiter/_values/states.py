@@ -452,9 +452,13 @@ class View:
 
 
 class Unreadable(View):
-    """Base of values that are not there. Any use of one raises."""
+    """Base of values that are not there. Any use of one raises `UnreadableError`."""
 
     __slots__ = ()
+
+
+class UnreadableError(Exception):
+    """A rule has read something that is not there."""
 
 
 class FrozenDict(dict[str, Any]):

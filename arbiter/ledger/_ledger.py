@@ -609,8 +609,8 @@ class Ledger:
         """The decisions that the constitution at `source` would have made differently about recorded node runs.
 
         No node and no tool is called. `threads` are the ids of the threads that count, and `since` and `until` as
-        in `items`. `models` and `allow` are as in `ArbiterOS.from_constitution`: rules whose model is not given
-        decide by recorded results of an evaluator that is declared in the same way, and are unknown otherwise.
+        in `items`. `models` and `allow` are as in `ArbiterOS.from_constitution`. Recorded results of an evaluator
+        that is declared in the same way are taken; any other rule whose model is not given is unknown.
         `progress` is called after each thread with the number of node runs so far. Raises `PackError` for a
         constitution with mistakes, and `ConfigurationError` if there are no such node runs.
         """

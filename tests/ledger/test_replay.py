@@ -424,6 +424,31 @@ def test_a_judge_is_taken_from_the_ledger_asked_or_unknown(tmp_path: Path, ledge
     assert difference.outcome == "elsewhere"
 
 
+def test_a_judge_whose_model_fails_is_unknown_unless_it_failed_in_the_recorded_run(
+    tmp_path: Path, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An outage of the model during the replay does not count as "the same"."""
+
+    class Down(FakeListChatModel):
+        def _call(self, *args: Any, **kwargs: Any) -> str:
+            raise RuntimeError("the model is down")
+
+    rules = tmp_path / "now.yaml"
+    rules.write_text(HEAD[:-11] + JUDGE)
+    down = {"judge": Down(responses=[])}
+    app = ArbiterOS.from_constitution(rules, models=down, ledger=ledger).govern(
+        chain(Spy("look"), Spy("pay"), checkpointer=InMemorySaver())
+    )
+    app.invoke({"amount": 1}, conf("t"))
+    assert ledger.replay(rules).summary.unknown == 0
+    other = tmp_path / "other.yaml"
+    other.write_text(rules.read_text().replace("Is it good?", "Is it bad?"))
+    assert dict(ledger.replay(other, models=down).unknown) == {"evaluator 'good' failed": 1}
+    caplog.clear()
+    assert dict(ledger.replay(other).unknown) == {"evaluator 'good' needs a model": 1}
+    assert not caplog.records  # the report says it
+
+
 def test_budgets_in_tokens_count_what_the_recorded_answers_report(tmp_path: Path, ledger: Ledger) -> None:
     def ask(state: Any) -> Any:
         usage = {"input_tokens": 60, "output_tokens": 40, "total_tokens": 100}

@@ -13,6 +13,7 @@ from langchain_core.language_models import FakeListChatModel
 from arbiter._constitution.kinds import takes_model
 from arbiter._constitution.loading import Constitution, Source, load_constitution, models_by_name
 from arbiter._lifecycle.registry import shadow_of
+from arbiter._values.states import UnreadableError
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.history._record import Described
 from arbiter.ledger._exporting import RecordedThread, Records
@@ -25,7 +26,7 @@ from arbiter.ledger.replaying._report import (
     changes_of,
     outcome_of,
 )
-from arbiter.ledger.replaying._views import Notes, UnreadableError
+from arbiter.ledger.replaying._views import Notes
 from arbiter.ledger.replaying._visits import NEEDS_A_MODEL, Candidate, Decided, ThreadVisit, in_order
 
 

@@ -15,18 +15,14 @@ from typing import Any, NoReturn, SupportsIndex, cast, overload
 
 from langchain_core.messages import messages_from_dict
 
-from arbiter._values.states import FrozenList, Unreadable, View, freeze
+from arbiter._values.states import FrozenList, Unreadable, UnreadableError, View, freeze
 from arbiter.ledger._contents import key_from, named_from, restored
 
 _MARKS = re.compile(r'"\$(cut|secret|digest|opaque|bytes|array|type|enum)"|\[secret: ')
 _REDACTED = re.compile(r"\[secret: [^\]]+\]")
 _MOST = 200_000
 """Elements of a cut list that are made again; a longer list is missing as a whole."""
-__all__ = ["Missing", "Notes", "RecordedState", "UnreadableError", "state_of"]
-
-
-class UnreadableError(Exception):
-    """A rule has read something that the ledger does not have."""
+__all__ = ["Missing", "Notes", "RecordedState", "state_of"]
 
 
 class Notes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -21,6 +21,7 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 from langgraph.constants import END
 
+from arbiter._constitution.kinds import takes_model
 from arbiter._lifecycle import Call, CallAll, NodeRun, Raised, Resolve, Settings, Spend, Steps
 from arbiter._lifecycle.background import Background
 from arbiter._lifecycle.drivers import acall, call
@@ -39,6 +40,7 @@ from arbiter._lifecycle.shadowing import (
 )
 from arbiter._threads.deadlines import LOOP
 from arbiter.checkers import BudgetChecker
+from arbiter.errors import Unscored
 from arbiter.history import CausalHistory
 from arbiter.history._facts import KEEP, fold
 from arbiter.history._past import Past, Tally, task_order
@@ -144,10 +146,12 @@ class _Evaluations(Evaluations):
         self._unknown: dict[str, tuple[str, ...]] = {}
 
     def resolve(self, queue: EvaluatorQueue) -> Any:
-        before = self._notes.take()
-        found = super().resolve(queue)
+        before, is_done = self._notes.take(), self.outcome(queue) is not None
+        found: Any = super().resolve(queue)
         if reasons := self._notes.take():
             self._unknown[queue.name] = tuple(_named(queue.name, reason) for reason in reasons)
+        elif not is_done and takes_model(type(queue.evaluator)) and getattr(found, "outcome", "") in _FAILED:
+            self._unknown[queue.name] = (f"evaluator {queue.name!r} failed",)
         for reason in (*before, *self._unknown.get(queue.name, ())):
             self._notes.add(reason)
         return found
@@ -163,6 +167,8 @@ def _named(evaluator: str, reason: str) -> str:
 
 
 NEEDS_A_MODEL = "needs a model"
+_FAILED: Collection[Unscored] = ("error", "timeout")
+"""The outcomes of a judge that gave no answer, perhaps because its model could not be reached."""
 
 
 class _Reads(Results):
@@ -223,7 +229,11 @@ class ReplayedRun(NodeRun):
         evaluations = _Evaluations(queues, self.shadow_view, self.candidate.notes)
         taken = self.candidate.taken.get(self.attempt.body.get("rules", ""), frozenset())
         known = self.attempt.record.evaluations
-        evaluations.know({name: known[name] for name in taken if name in known})
+        errors = cast(Any, known).errors
+        evaluations.know(
+            {name: known[name] for name in taken if name in known},
+            errors={name: errors[name] for name in taken if name in errors},
+        )
         return evaluations
 
     def without_effects(self, config: RunnableConfig) -> RunnableConfig:
