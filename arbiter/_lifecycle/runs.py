@@ -302,6 +302,8 @@ class NodeRun:
         tell(listeners, "ended", HistoryItem(record, self.reads))
         evaluations = record.evaluations
         if isinstance(evaluations, Evaluations):
+            if told is not None:
+                told.give_results(evaluations)  # also after the next attempt has begun the record anew
             evaluations.then(partial(tell, listeners, "judged", told))
 
     def own_input(self) -> Raised | None:

@@ -93,7 +93,7 @@ class Recording(HistoryListener):
         return self._event("started", item.record, at, task_of(Parts.of(item.record)))
 
     def judged(self, item: HistoryItem) -> None:
-        run = self.judging.over(item.record.evaluations)
+        run = self.judging.over(item.evaluation_results)
         if run is not None:
             late = run.late()
             if late is not None:

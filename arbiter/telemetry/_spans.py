@@ -247,7 +247,7 @@ class OpenTelemetry(HistoryListener):
                 self._log(opened, event)
 
     def judged(self, item: HistoryItem) -> None:
-        evaluations: Any = item.record.evaluations
+        evaluations: Any = item.evaluation_results
         judged = self._judged.pop(id(evaluations), None)
         if judged is not None:
             self._evaluated(judged, item)

@@ -42,6 +42,7 @@ from arbiter import (
     Verdict,
 )
 from arbiter._databases import writing
+from arbiter.routers import EscalationRouter
 from arbiter.ledger import Ledger, LedgerUnavailable
 from arbiter.ledger._contents import CHARS, Capture, capture, dumped, restored
 from arbiter.ledger._fitting import fitted
@@ -492,6 +493,21 @@ def test_a_slow_evaluation_does_not_change_the_order_of_node_runs(tmp_path: Path
         hold.release()
         assert ledger.flush(60)
         assert ledger.history("t").to_jsonl() == arbiter_os.history_of(thread_id="t").to_jsonl()
+
+
+def test_an_evaluation_that_ends_after_the_node_was_resumed_is_kept(tmp_path: Path, hold: Hold) -> None:
+    with Ledger(tmp_path / "l.db") as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        arbiter_os.add_evaluator(Judge("read", lambda _: 0.1))
+        arbiter_os.add_evaluator(Judge("slow", hold.then(0.25)))
+        arbiter_os.add_policy_router(EscalationRouter("human", evaluator="read"))
+        app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+        app.invoke({}, conf("t"))  # paused, with an output and its evaluations
+        app.invoke(Command(resume="approve"), conf("t"))
+        hold.release()
+        assert ledger.flush(5)
+        found = [dict(item.evaluation_results) for item in ledger.items(attempts=True)]
+        assert [(item["read"].score, item["slow"].score) for item in found] == [(0.1, 0.25)] * 2
 
 
 CANARIES = "canary-7431"
