@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import translate
 from re import IGNORECASE, compile, split
-from typing import Any
+from typing import Any, cast
 
 from arbiter.redaction._detectors import found_in
 from arbiter.redaction._patterns import Patterns
 from arbiter.redaction._redactor import Path, Redactor, SecretRedactor
 
+_log = logging.getLogger("arbiter")
 FIELDS = (
     "*password*", "*passwd*", "*_pwd", "*passphrase*", "*secret*", "*token", "*api_key*", "*apikey*", "*api-key*",
     "*private_key*", "*privatekey*", "*private-key*", "*access_key*", "*accesskey*", "*access-key*",
@@ -27,6 +29,9 @@ LONGEST_JSON = 64 * 1024
 _PAIR = compile(r"""(?:(\\{0,7}["'])([^"'\\]{1,100})\1\s{0,20}:\s{0,20}|\b(\w{1,100})=)b?(\\{0,7})(["'])""")
 """A name, and the quote that opens its text, in JSON that is cut or is inside of JSON, or as Python prints it."""
 _WHOLE = 2**40
+_INTEGERS = 2**63
+"""JSON has whole numbers below."""
+_FAILED: Mapping[str, Any] = {"$secret": "failed"}
 _LONG = 1_000_000
 """A whole number from here on may be the number of a card or telephone."""
 
@@ -36,7 +41,8 @@ class ContentRedactor:
 
     The value of a field that `keys` or the built-in names name becomes `{"$secret": "field"}`; what the
     detectors `detect`, and the RE2 expressions `patterns` by their names, find in a text becomes
-    `[secret: NAME]`. `also` are further redactors, which are asked in order; one that raises leaves
+    `[secret: NAME]`. `also` are further redactors, which are asked in order about the whole, then about each
+    part of what they left, with its path; one that raises, or returns what is no JSON, leaves
     `{"$secret": "failed"}`, never the value. `by_rule` names the entries of the whole whose keys are names of rules
     and not of fields: a policy may well be named for the passwords that it looks for.
     """
@@ -60,6 +66,7 @@ class ContentRedactor:
         self._patterns = Patterns(patterns or {})
         self._texts = SecretRedactor(detect, most=_WHOLE, patterns=self._patterns)
         self._also = tuple(also)
+        self._told = False
         self._by_rule = {(name,) for name in by_rule}
 
     def is_clean(self, dumped: str) -> bool:
@@ -84,10 +91,41 @@ class ContentRedactor:
         try:
             redacted = self._value(value, path, _JSON_LEVELS)
             for redactor in self._also:
-                redacted = redactor.redact(redacted, path)
-            return redacted
+                redacted = self._asked(redactor, redacted, path)
+            # Readers of whole contents expect their parts.
+            return redacted if isinstance(redacted, Mapping) or not isinstance(value, Mapping) else dict(_FAILED)
         except Exception:
-            return {"$secret": "failed"}
+            return dict(_FAILED)
+
+    def _asked(self, redactor: Redactor, value: Any, path: Path) -> Any:
+        """`value` as a redactor leaves it, and what it leaves of each part of that."""
+        try:
+            left: Any = redactor.redact(value, path)
+        except BaseException as error:  # also SystemExit: it would end the thread that writes
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            return self._failed(redactor, type(error).__name__)
+        if isinstance(left, Mapping):
+            parts = cast("Mapping[Any, Any]", left)
+            if all(isinstance(key, str) for key in parts):
+                return {key: self._asked(redactor, part, (*path, key)) for key, part in parts.items()}
+        elif isinstance(left, list | tuple):
+            several = cast("Sequence[Any]", left)
+            return [self._asked(redactor, part, (*path, at)) for at, part in enumerate(several)]
+        elif left is None or isinstance(left, float) or (isinstance(left, int) and abs(left) < _INTEGERS):
+            return left
+        elif isinstance(left, str):
+            return left.encode(errors="backslashreplace").decode()
+        return self._failed(redactor, f"a return value of type {type(left).__name__}")
+
+    def _failed(self, redactor: Redactor, why: str) -> Any:
+        if not self._told:  # without the exception's text, which may hold what is to be redacted
+            self._told = True
+            _log.warning(
+                "redactor %s: %s; what it was asked about is not kept. (This is reported once.)",
+                type(redactor).__name__, why,
+            )  # fmt: skip
+        return dict(_FAILED)
 
     def _value(self, value: Any, path: Path, levels: int) -> Any:
         parts: Any = value

@@ -580,6 +580,31 @@ def test_a_redactor_of_the_user_that_fails_leaves_no_text(tmp_path: Path) -> Non
         assert [item.node for item in ledger.items()] == ["a"]
 
 
+@pytest.mark.parametrize("answer", [None, object(), {1: "x"}, (each for each in ()), 2**80, "\ud800", SystemExit(3)])
+def test_a_redactor_is_asked_about_each_part_and_no_answer_of_it_loses_an_item(
+    tmp_path: Path, answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Names:
+        def redact(self, value: Any, path: Any) -> Any:
+            if isinstance(value, int):
+                if isinstance(answer, BaseException):
+                    raise answer
+                return answer
+            if path[-1:] == ("alias",):
+                return "[alias]"
+            return value.replace("ann", "[name]") if isinstance(value, str) else value
+
+    with Ledger(tmp_path / "l.db", redactor=Names()) as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("a")))
+        app.invoke({"log": ["of ann", {"alias": "bo", "age": 7}, 5]})
+        assert ledger.flush(60)
+        (item,) = ledger.items()
+        assert item.input_state["log"][0] == "of [name]"
+        assert item.input_state["log"][1]["alias"] == "[alias]"
+        assert ledger.verify()
+        assert (ledger.health().dropped, len(caplog.records) < 2) == (0, True)
+
+
 def test_a_redactor_may_change_the_names_of_a_thread_and_of_its_subject(tmp_path: Path) -> None:
     """The columns have the true ones, so that they can be found; the contents do not prove them then."""
 
