@@ -449,6 +449,30 @@ def test_a_judge_whose_model_fails_is_unknown_unless_it_failed_in_the_recorded_r
     assert not caplog.records  # the report says it
 
 
+def test_outputs_that_a_restarted_application_had_forgotten_make_no_difference(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    rules = tmp_path / "now.yaml"
+    rules.write_text(
+        HEAD[:-11]
+        + """
+evaluators: [{name: alike, use: text_similarity, key: messages, at_least: 0.9, compare: 1, ngram: 1, target_nodes: say}]
+routers: [{name: again, use: evaluation_failed, evaluator: alike, target: say, max_redirects: 1}]
+"""
+    )
+    texts = iter(["one", "two"])
+
+    def say(_: Any) -> Any:
+        return {"messages": [AIMessage(next(texts))]}
+
+    graph = chain(say, state=Chat, checkpointer=InMemorySaver())
+    for _ in range(2):
+        app = ArbiterOS.from_constitution(rules, ledger=ledger).govern(graph)
+        app.invoke({"messages": []}, conf("t"))
+    report = ledger.replay(rules)
+    assert (report.summary.same, report.summary.decisions) == (4, 4)
+
+
 def test_budgets_in_tokens_count_what_the_recorded_answers_report(tmp_path: Path, ledger: Ledger) -> None:
     def ask(state: Any) -> Any:
         usage = {"input_tokens": 60, "output_tokens": 40, "total_tokens": 100}

@@ -15,6 +15,7 @@ from arbiter._constitution.loading import Constitution, Source, load_constitutio
 from arbiter._lifecycle.registry import shadow_of
 from arbiter._values.states import UnreadableError
 from arbiter.errors import ConfigurationError, nearest
+from arbiter.evaluators import TextSimilarityEvaluator
 from arbiter.history._record import Described
 from arbiter.ledger._exporting import RecordedThread, Records
 from arbiter.ledger.replaying._report import (
@@ -163,7 +164,9 @@ def _visit(
 
 
 def _same_judges(recorded: str, constitution: Constitution) -> frozenset[str]:
-    """The evaluators that ask a model and are declared in the same way in both constitutions."""
+    """The evaluators that are declared in the same way in both constitutions, of those that ask a model or read
+    earlier outputs: these are in the memory of the process that ran the nodes.
+    """
 
     def declared(text: str) -> dict[str, dict[str, Any]]:
         entries: list[dict[str, Any]] = orjson.loads(text).get("evaluators", [])
@@ -176,7 +179,8 @@ def _same_judges(recorded: str, constitution: Constitution) -> frozenset[str]:
     return frozenset(
         evaluator.name
         for evaluator in constitution.evaluators
-        if takes_model(type(evaluator)) and before.get(evaluator.name) == now.get(evaluator.name)
+        if (takes_model(type(evaluator)) or isinstance(evaluator, TextSimilarityEvaluator))
+        and before.get(evaluator.name) == now.get(evaluator.name)
     )
 
 
