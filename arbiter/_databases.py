@@ -103,7 +103,7 @@ def url_of(where: str | os.PathLike[str], schema: Schema) -> str:
             raise schema.unavailable(
                 f"cannot open {shown(text)!r}: its name or password has an '@'. Write %40 there."
             )
-        if find_spec("psycopg") is None:
+        if not _is_there("psycopg"):
             raise schema.unavailable(
                 f"cannot open {shown(text)!r}: it needs psycopg: pip install 'arbiteros[postgres]'"
             )
@@ -419,10 +419,17 @@ def _migrate(connection: Connection, schema: Schema) -> None:
 
 
 def _ensure_installed(schema: Schema) -> None:
-    if find_spec("sqlalchemy") is None or find_spec("alembic") is None:
+    if not (_is_there("sqlalchemy") and _is_there("alembic")):
         raise schema.unavailable(
             f"a {schema.noun} needs sqlalchemy and alembic: pip install 'arbiteros[{schema.noun}]'"
         )
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):  # of a finder that refuses it
+        return False
 
 
 @contextmanager

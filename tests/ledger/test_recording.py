@@ -906,6 +906,18 @@ def test_a_package_of_an_extra_that_is_missing_is_named_with_the_extra(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_package_that_a_finder_refuses_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == "sqlalchemy":
+                raise ModuleNotFoundError(name=name)
+
+    monkeypatch.delitem(sys.modules, "sqlalchemy", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Refusing(), *sys.meta_path])
+    with pytest.raises(LedgerUnavailable, match="a ledger needs sqlalchemy and alembic: pip install"):
+        Ledger(tmp_path / "l.db")
+
+
 @pytest.mark.parametrize("name", ["a?mode=ro", "a#b%20c", "a b:c@d.db", "äß.db"])
 def test_a_ledger_has_the_file_that_was_named(tmp_path: Path, name: str) -> None:
     with recorded(tmp_path / name, 1) as ledger:
