@@ -10,6 +10,7 @@ from re import IGNORECASE, compile, split
 from typing import Any, cast
 
 from arbiter.redaction._detectors import found_in
+from arbiter.redaction._forms import NOT_SECRET
 from arbiter.redaction._patterns import Patterns
 from arbiter.redaction._redactor import Path, Redactor, SecretRedactor
 
@@ -20,9 +21,7 @@ FIELDS = (
     "authorization", "*-authorization", "cookie", "cookies", "set-cookie", "*credential*",
 )  # fmt: skip
 """Names of fields whose values are always secrets, whatever they look like. Case does not matter."""
-_NOT_SECRET = compile(
-    r"(?i)(?:max|min|n|num|total|input|output|prompt|completion|reasoning|cache\w*)_tokens?\Z"
-)
+_NOT_SECRET = compile(rf"(?i)\w{{0,40}}?{NOT_SECRET}\Z")
 _JSON_LEVELS = 2
 LONGEST_JSON = 64 * 1024
 """Characters of a text up to which JSON in it is read."""
@@ -93,7 +92,9 @@ class ContentRedactor:
             for redactor in self._also:
                 redacted = self._asked(redactor, redacted, path)
             # Readers of whole contents expect their parts.
-            return redacted if isinstance(redacted, Mapping) or not isinstance(value, Mapping) else dict(_FAILED)
+            return (
+                redacted if isinstance(redacted, Mapping) or not isinstance(value, Mapping) else dict(_FAILED)
+            )
         except Exception:
             return dict(_FAILED)
 

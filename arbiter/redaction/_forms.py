@@ -20,24 +20,52 @@ _TOKENS = re.compile(
 _AWS = re.compile(r"\b(?:AKIA|ASIA|AGPA|AROA|AIDA)[A-Z0-9]{12,}")
 # A part that is no JWT is read once: the next attempt begins after the run of its characters.
 _JWT = re.compile(r"(?<![\w-])eyJ[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+)?")
-_HEADER = re.compile(r"\b(?:bearer|basic)\s{1,8}(?=\S{0,4000}\d)[\w.~+/-]{12,}+=*+", re.IGNORECASE)
+_HEADER = re.compile(
+    r"\b(?:(?:bearer|basic)\s{1,8}(?=\S{0,4000}\d)[\w.~+/-]{12,}+=*+"
+    r"|authorization\W{1,4}(?:bearer|basic|token|apikey)\s{1,8}(?=\S{0,4000}(?:\d|(?-i:[a-z])(?-i:[A-Z])|[\w-]\.[\w-]))"
+    r"(?P<told>[\w.~+/-]{8,}+=*+))",
+    re.IGNORECASE,
+)
 _URL = re.compile(
     r"\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{0,200}:[^\s/@]{1,200}@(?:[^\s/:@?#,;\"'<>()]{1,200}@)?",
     re.IGNORECASE,
 )
-# Of letters and digits: the names of variables and of settings, and paths (PWD=/home/bob2), are no secrets.
+# A token that names a page of results, or a number of tokens.
+NOT_SECRET = (
+    r"(?:(?:max|min|n|num|total|input|output|prompt|completion|reasoning|cache\w{0,20})_tokens?"
+    r"|(?:page|pagination|continuation|sync|next|prev|previous|cursor)[_-]?tokens?)"
+)
+_PAGES = ("page", "pagination", "continuation", "sync", "cursor")
+_NO_PAGE = "".join(f"(?<!{page}token)(?<!{page}[_-]token)" for page in _PAGES)
+_KEYS = tuple(f"{of}{by}key" for of in ("api", "access", "private", "account") for by in ("", "_", "-"))
+_NAMED = ("password", "passwd", "passphrase", "pwd", "secret", *_KEYS)
+_OPTIONS = "|".join(f"(?<=--{name})" for name in (*_NAMED, "token"))
+# Of letters and digits: the names of variables and of settings, and paths (PWD=/home/bob2), are no secrets. Nor is
+# a variable that another one is assigned to: between blanks, a value is a quoted or a long one. All alternatives
+# begin with a letter, so that the engine skips what has none of these.
 _ASSIGNED = re.compile(
-    r"""(?:password|passwd|passphrase|pwd|secret|token|(?:api|access|private|secret|account)[_-]?key)=
-    (?=[^\s"'&;,<>(){}\[\]|\\]{0,100}[0-9])(?=[^\s"'&;,<>(){}\[\]|\\]{0,100}[a-z])(?![\w.]{0,100}\()
-    (?!(?-i:~|/[A-Za-z][a-z]{0,20})/)
-    (?P<told>[^\s"'&;,<>(){}\[\]|\\$%`*.][^\s"'&;,<>(){}\[\]|\\`]{5,400})
+    rf"""(?:{"|".join(_NAMED)}|token|_pass){_NO_PAGE}
+    (?: =
+        | [ ]=[ ]{{1,3}}(?:["']|(?=[^\s"'&;,<>(){{}}\[\]|\\]{{16}}))
+        | (?<!secret)(?<!token)(?<!_pass):[ \t]{{0,3}}["']?
+        | (?:(?<=secret)|(?<=token)):[ \t]{{0,3}}["']?
+          (?=\S{{12}})(?=\S{{0,100}}?(?-i:[A-Z]))(?=\S{{0,100}}?(?-i:[a-z]))
+        | (?:{_OPTIONS})[ \t]{{1,3}}["']? )
+    (?=[^\s"'&;,<>(){{}}\[\]|\\]{{0,100}}[0-9])(?=[^\s"'&;,<>(){{}}\[\]|\\]{{0,100}}[a-z])(?![\w.]{{0,100}}\()
+    (?!(?-i:~|/[A-Za-z][a-z]{{0,20}})/)
+    (?P<told>[^\s"'&;,<>(){{}}\[\]|\\$%`*.][^\s"'&;,<>(){{}}\[\]|\\`]{{5,400}})
     """,
     re.VERBOSE | re.IGNORECASE,
 )
 # A password as the value of an option. A variable, or a place to fill in, is none.
 _ARGUMENTS = r"(?=\s)(?:[^\n|;&]|\\\n|&(?=\w)){0,150}?\s"
 _COMMANDS = re.compile(
-    rf"""\b(?:(?:(?:mysql|mariadb)[\w-]{{0,20}}{_ARGUMENTS}-p | sshpass\s{{1,4}}-p\s{{0,4}}) (?P<a>\\{{0,7}}["'])?
+    rf"""\b(?:(?:(?:mysql|mariadb)[\w-]{{0,20}}{_ARGUMENTS}-p(?!lease\b)
+        | sshpass\s{{1,4}}-p\s{{0,4}}
+        | (?:docker|podman|nerdctl|buildah|skopeo|oras|helm\sregistry|az|oc)\slogin{_ARGUMENTS}
+            (?:-p|--password)[\s=]{{1,4}}
+        | mongo(?:sh|dump|restore)?{_ARGUMENTS}(?:-p|--password)[\s=]{{1,4}}
+        | redis-cli{_ARGUMENTS}-a\s{{1,4}}) (?P<a>\\{{0,7}}["'])?
     | curl{_ARGUMENTS}(?:-u\s{{0,4}}|--(?:proxy-)?user[\s=]{{1,4}}) (?P<b>\\{{0,7}}["'])? [^\s:"'`$<>]{{1,64}}:)
     (?![$<{{(\[%*.])
     (?P<told>(?(a)[^"'\n\\]{{3,200}} | (?(b)[^"'\n\\]{{3,200}} | [^\s"'`&|;<>(){{}}\[\]\\]{{3,200}})))
@@ -45,12 +73,15 @@ _COMMANDS = re.compile(
     re.VERBOSE,
 )
 
+_STEMS = ("password", "passwd", "passphrase", "pwd", "secret", "token", "key")
 BY_SIGN: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
     ("-", ("-----begin",), _PRIVATE),
     (":", ("://",), _URL),
-    ("-", ("mysql", "mariadb", "sshpass", "curl"), _COMMANDS),
-    ("=", ("password=", "passwd=", "passphrase=", "pwd=", "secret=", "token=", "key="), _ASSIGNED),
-    ("", ("bearer", "basic"), _HEADER),
+    ("-", ("mysql", "mariadb", "sshpass", "curl", " login", "mongo", "redis-cli"), _COMMANDS),
+    ("=", ("_pass=", *(f"{stem}{by}=" for stem in _STEMS for by in ("", " "))), _ASSIGNED),
+    (":", tuple(f"{stem}:" for stem in _STEMS), _ASSIGNED),
+    ("-", tuple(f"--{name}" for name in (*_NAMED, "token")), _ASSIGNED),
+    ("", ("bearer", "basic", "authorization"), _HEADER),
     (".", ("eyj",), _JWT),
     ("", ("akia", "asia", "agpa", "aroa", "aida"), _AWS),
     ("-", ("sk-", "pk-", "rk-", "whsec-", "glpat-", "pypi-", "xox"), _TOKENS),

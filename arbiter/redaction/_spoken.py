@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Literal
 
+from arbiter.redaction._forms import NOT_SECRET
+
 Range = tuple[int, int]
 Kind = Literal["plain", "strict", "foreign", "number", "once", "phrase", "words", "pair"]
 """What counts as a secret after a word: any word after "is" (`plain`), the same if it ends the clause
@@ -109,6 +111,18 @@ _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
     ("nenosiri", "", "foreign", ""),
 )
 _TAIL = r"(?:_\w{1,40})?(?![^\W_])"
+_NOT_NAMED = re.compile(
+    rf"\w{{0,40}}?{NOT_SECRET}\Z|.{{1,60}}_(?:type|count|length|limit|size|policy|expiry|expires_?(?:in|at))\Z"
+)
+"""Names in programs that only look like those of secrets."""
+_NO_VALUE = re.compile(r"(?:none|null|true|false|\$\{?(?-i:[A-Z][A-Z0-9_]*)\}?)[,;.)]?\Z", re.IGNORECASE)
+_GIVEN = re.compile(
+    r"(?<![\w-])(?:[0-9]{6}|[0-9]{3}[ -][0-9]{3})(?= is your (?:[A-Z]\w{0,20} )?code\b)"
+    r"|(?<![\w-])(?:[0-9]{4,8}|[0-9]{3}[ -][0-9]{3})(?= is your (?:\w{1,20} ){0,2}?"
+    r"(?:verification|confirmation|authentication|login|security|one[- ]time|2fa|sms|access) (?:pass)?code\b)"
+    r"|(?i:\byour )(?:[A-Z]\w{0,20} )?code is:? (?P<told>[0-9]{3}[ -]?[0-9]{3})(?![\w-])"
+)
+"""A code for one login, as services send it: "834211 is your code"."""
 _COMPOUNDED = ("passwor", "kennwort", "wachtwoord", "lösenord", "salasan", "парол", "סיסמ", "كلمة")
 """Words that may end a longer word."""
 
@@ -240,6 +254,8 @@ def told_in(text: str, folded: str) -> Iterator[Range]:
         for name in TABLE:
             if name.sign in folded:
                 yield from _told(text, folded, name, left)
+    if "code" in folded:
+        yield from (given.span(given.lastgroup or 0) for given in _GIVEN.finditer(text))
     if not is_ascii:
         for unspaced in _NO_BLANKS:
             if text.count(unspaced) > _MOST_NAMES:
@@ -259,7 +275,7 @@ def _told(text: str, folded: str, name: _Name, left: Iterator[int]) -> Iterator[
             if before is None:
                 continue
             start = before.start()
-        if not (_begins(text, start) or match[0].startswith(_COMPOUNDED)):
+        if not (_begins(text, start) or match[0].startswith(_COMPOUNDED)) or _is_no_secret(folded, match):
             continue
         if next(left) < 1:
             yield start, len(text)
@@ -273,6 +289,15 @@ def _told(text: str, folded: str, name: _Name, left: Iterator[int]) -> Iterator[
         if found is not None:
             told_until = found[1]
             yield found
+
+
+def _is_no_secret(folded: str, name: re.Match[str]) -> bool:
+    """True for the names of numbers of tokens, of pages, and the like: next_page_token, password_length."""
+    begin = name.start()
+    least = max(0, begin - 40)
+    while begin > least and (folded[begin - 1].isalnum() or folded[begin - 1] in "_-"):
+        begin -= 1
+    return _NOT_NAMED.match(folded, begin, name.end()) is not None
 
 
 def _begins(text: str, at: int) -> bool:
@@ -301,7 +326,8 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
         value = _quoted(text, start) if start < len(text) else None
         assigned = None if value else _PIECE.match(text, start)
         if value or assigned:
-            return value or (_range(assigned) if assigned else None)
+            is_none = assigned is None or _NO_VALUE.match(assigned[0])
+            return value or (None if is_none or assigned is None else _range(assigned))
     guessed: Range | None = None
     fillers, turned, peek = 0, False, False
     for piece in islice(_PIECE.finditer(text, start, start + _REACH), _MOST_PIECES):

@@ -276,6 +276,10 @@ def test_code_and_places_to_fill_in_are_no_secrets() -> None:
 password=None, token=self.token, api_key=os.environ.get("KEY1"), secret=get_secret2(x), max_tokens=100, TOKEN=$TOKEN1
 PWD=/home/bob2/x OLDPWD=/Users/bob1 pwd=~/src2, PWD=/srv/app2 ; secret=/run/secrets/db1, private_key=/etc/ssl/key1.pem
 token=12, pwd=/, password=********, password=<your-password-1>, api_key={API_KEY_1}, monkey=abc123def, key=abc123def
+page_token=CAEQ12abc next_page_token=CAEQ12abc, sync-token=abc1234, cursorToken=abc1234; mysql -please 1 row
+def f(token: str, secret: Secret2 = secret1, password: str = password1): token = token2[0]; secret: db-creds-v12
+password: required, token: layer12, api_key: None, docker run -p 8080:80 nginx1 && docker login registry1.example.org
+Authorization: Bearer YOUR_TOKEN, --token-file /run/token1, --password-stdin abc123, --token $TOKEN1
 """
     assert SecretRedactor().redact(text) == text
 
@@ -286,6 +290,55 @@ def test_of_a_command_or_an_assignment_only_the_secret_is_replaced() -> None:
     assert SecretRedactor().redact("x?token=abc123def&y=1") == "x?token=[secret: secrets]&y=1"
     assert OURS.redact("https://bob:hunt@er2@host/x") == "[secret: secrets]host/x"
     assert OURS.redact("password: horse battery staple\nnext") == "password: [secret: spoken]\nnext"
+
+
+@pytest.mark.parametrize(
+    ("before", "secret"),
+    [
+        ("password: ", "hunter2"),
+        ("DB_PASS=", "hunter2"),
+        ("Passwd:", "Tr0ub4dor"),
+        ("x-api-key: ", "abc123def456"),
+        ("token: ", "abcdEFGH1234"),
+        ("aws_secret_access_key = ", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
+        ('password = "', "hunter2"),
+        ("curl --token ", "abc123def"),
+        ("docker login -u bob -p ", "Xy7pass9"),
+        ("helm registry login --password ", "hunter2"),
+        ("mongosh -u x -p ", "hunter2"),
+        ("redis-cli -h x -a ", "hunter2"),
+        ("Authorization: Basic ", "dXNlcjpwYXNz"),
+        ("authorization: Bearer ", "abcdef.ghijkl.mnopqr"),
+    ],
+)
+def test_a_password_of_a_setting_a_header_or_a_command_is_found_without_being_spoken(
+    before: str, secret: str
+) -> None:
+    assert SecretRedactor().redact(f"run {before}{secret}") == f"run {before}[secret: secrets]"
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("834211 is your code", "[secret: spoken] is your code"),
+        ("834 211 is your Acme verification code.", "[secret: spoken] is your Acme verification code."),
+        ("Your Acme code is 834211.", "Your Acme code is [secret: spoken]."),
+        ("90210 is your zip code", None),
+        ("Your error code is 404112", None),
+        ("max_tokens=100 token_count=12 password_length=12 next_page_token=CAEQ12abc token_type=bearer", None),
+        ("token=None, api_key=null", None),
+    ],
+)
+def test_codes_that_a_service_sends_are_found_and_names_in_programs_are_not(
+    text: str, redacted: str | None
+) -> None:
+    assert OURS.redact(text) == (redacted or text)
+
+
+def test_the_token_of_a_page_is_no_secret_field() -> None:
+    fields = {"page_token": "CAEQ", "nextPageToken": "CAEQ", "sync_token": "a"}
+    assert ContentRedactor().redact(fields) == fields
+    assert ContentRedactor().redact({"auth_token": "a"}) == {"auth_token": {"$secret": "field"}}
 
 
 def test_values_inside_of_mappings_and_lists_are_replaced() -> None:
