@@ -75,7 +75,7 @@ from arbiter.ledger._verifying import Verification, Verifier, line_of
 from arbiter.ledger._watching import watched
 from arbiter.ledger._writer import Writer
 from arbiter.ledger.replaying import ReplayReport
-from arbiter.redaction import Redactor
+from arbiter.redaction import ContentRedactor, Redactor
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -154,6 +154,7 @@ class Ledger:
             "redactor", redactor, "an object with redact()", redactor is None or hasattr(redactor, "redact")
         )
         expect("clock", clock, "a callable", callable(clock))
+        _log.addFilter(_redact_logged)
         self._where = url
         self._create = create
         self._key: Key | None = key_from(key)
@@ -743,6 +744,19 @@ class Ledger:
 
 
 _ANCHOR = "id, upto, at, threads, root, previous, key_id, signature"
+
+
+_logged = ContentRedactor()
+
+
+def _redact_logged(record: logging.LogRecord) -> bool:
+    """Redact what Arbiter logs, such as the exception of an evaluator: what a ledger does not keep is no text for
+    a log either.
+    """
+    message = record.getMessage()
+    if (redacted := _logged.redact(message)) != message:
+        record.msg, record.args = redacted, ()
+    return True
 
 
 def _one_of(name: str, value: object, known: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ CARDS = [4_111_111_111_111_111, 6_304_000_000_000_000_000]
 """Card numbers as whole numbers, one of them beyond those of JSON."""
 PLACES = (
     "field", "nested", "inside", "twice", "key", "form", "split", "bytes", "argument", "name", "reason", "feedback",
-    "metadata", "error", "config", "draft", "correction", "question", "edit", "comment", "route",
+    "metadata", "error", "failure", "config", "draft", "correction", "question", "edit", "comment", "route",
 )  # fmt: skip
 
 
@@ -94,6 +94,10 @@ def judged(history: History) -> EvaluationResult:
     )
 
 
+def failing(history: History) -> EvaluationResult:
+    raise RuntimeError(f"no answer for {formed('failure')}")
+
+
 def everything(ledger: Ledger, mode: str, *listeners: HistoryListener) -> None:
     """Runs with secrets in all places: input, output, verdicts, drafts, a question with its answer, an error."""
     drafts = 0
@@ -112,6 +116,7 @@ def everything(ledger: Ledger, mode: str, *listeners: HistoryListener) -> None:
     arbiter_os = ArbiterOS(ledger=ledger, listeners=listeners)
     arbiter_os.add_correction_gate(Reviewer("review", target_nodes=["work"]))
     arbiter_os.add_evaluator(Judge("judge", judged))
+    arbiter_os.add_evaluator(Judge("failing", failing))
     arbiter_os.add_policy_checker(
         Check("human", lambda h: Verdict.ask(f"allow {formed('question')}?"), target_nodes=["pay"])
     )
