@@ -42,11 +42,11 @@ from arbiter import (
     Verdict,
 )
 from arbiter._databases import writing
-from arbiter.routers import EscalationRouter
 from arbiter.ledger import Ledger, LedgerUnavailable
 from arbiter.ledger._contents import CHARS, Capture, capture, dumped, restored
 from arbiter.ledger._fitting import fitted
 from arbiter.ledger.replaying._views import Notes, has_marks, state_of
+from arbiter.routers import EscalationRouter
 from tests.ledger.ledger_support import conf, payments, recorded, sql
 from tests.processes import python
 from tests.support import MODES, Chat, Check, Hold, Judge, Spy, State, chain, examples, run, until
@@ -580,7 +580,9 @@ def test_a_redactor_of_the_user_that_fails_leaves_no_text(tmp_path: Path) -> Non
         assert [item.node for item in ledger.items()] == ["a"]
 
 
-@pytest.mark.parametrize("answer", [None, object(), {1: "x"}, (each for each in ()), 2**80, "\ud800", SystemExit(3)])
+@pytest.mark.parametrize(
+    "answer", [None, object(), {1: "x"}, (each for each in ()), 2**80, "\ud800", SystemExit(3)]
+)
 def test_a_redactor_is_asked_about_each_part_and_no_answer_of_it_loses_an_item(
     tmp_path: Path, answer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -325,7 +325,10 @@ def test_a_password_of_a_setting_a_header_or_a_command_is_found_without_being_sp
         ("Your Acme code is 834211.", "Your Acme code is [secret: spoken]."),
         ("90210 is your zip code", None),
         ("Your error code is 404112", None),
-        ("max_tokens=100 token_count=12 password_length=12 next_page_token=CAEQ12abc token_type=bearer", None),
+        (
+            "max_tokens=100 token_count=12 password_length=12 next_page_token=CAEQ12abc token_type=bearer",
+            None,
+        ),
         ("token=None, api_key=null", None),
     ],
 )
