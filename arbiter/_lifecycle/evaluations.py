@@ -497,9 +497,9 @@ class Evaluations(Lazy):
 
         With `settled`, the evaluators of the group that gave no result do not run either.
         """
-        for at, queue in enumerate(self.queues):
-            if queue.name in errors:
-                self.found[at] = _Failure(errors[queue.name])
+        for at, each in enumerate(self.queues):
+            if each.name in errors:
+                self.found[at] = _Failure(errors[each.name])
         parts: dict[EvaluatorQueue, dict[str, EvaluationResult]] = {}
         for name, found in results.items():
             queue = self.queue(name)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import translate
 from re import IGNORECASE, compile, split
-from typing import Any, cast
+from typing import Any
 
 from arbiter.redaction._detectors import found_in
 from arbiter.redaction._forms import NOT_SECRET
@@ -107,11 +107,11 @@ class ContentRedactor:
                 raise
             return self._failed(redactor, type(error).__name__)
         if isinstance(left, Mapping):
-            parts = cast("Mapping[Any, Any]", left)
+            parts: Any = left
             if all(isinstance(key, str) for key in parts):
                 return {key: self._asked(redactor, part, (*path, key)) for key, part in parts.items()}
         elif isinstance(left, list | tuple):
-            several = cast("Sequence[Any]", left)
+            several: Any = left
             return [self._asked(redactor, part, (*path, at)) for at, part in enumerate(several)]
         elif left is None or isinstance(left, float) or (isinstance(left, int) and abs(left) < _INTEGERS):
             return left

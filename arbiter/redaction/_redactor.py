@@ -19,7 +19,7 @@ _OPENED, _CLOSED = "-----BEGIN ", "-----END "
 class Redactor(Protocol):
     """Replaces what must not be kept of a value. `path` names the keys and places that lead to the value."""
 
-    def redact(self, value: Any, path: Path = ()) -> Any:
+    def redact(self, value: Any, path: Path) -> Any:
         """`value` without what must not be kept."""
         ...
 
