@@ -88,36 +88,34 @@ class ContentRedactor:
     def redact(self, value: Any, path: Path = ()) -> Any:
         """`value` redacted. Never raises."""
         try:
-            redacted = self._value(value, path, _JSON_LEVELS)
+            redacted: Any = self._value(value, path, _JSON_LEVELS)
             for redactor in self._also:
                 redacted = self._asked(redactor, redacted, path)
-            # Readers of whole contents expect their parts.
-            return (
-                redacted if isinstance(redacted, Mapping) or not isinstance(value, Mapping) else dict(_FAILED)
-            )
+            # Readers of whole contents expect a mapping.
+            is_lost = isinstance(value, Mapping) and not isinstance(redacted, Mapping)
+            return dict(_FAILED) if is_lost else redacted
         except Exception:
             return dict(_FAILED)
 
     def _asked(self, redactor: Redactor, value: Any, path: Path) -> Any:
         """`value` as a redactor leaves it, and what it leaves of each part of that."""
         try:
-            left: Any = redactor.redact(value, path)
+            parts: Any = redactor.redact(value, path)
         except BaseException as error:  # also SystemExit: it would end the thread that writes
             if isinstance(error, KeyboardInterrupt):
                 raise
             return self._failed(redactor, type(error).__name__)
+        left: object = parts
         if isinstance(left, Mapping):
-            parts: Any = left
             if all(isinstance(key, str) for key in parts):
                 return {key: self._asked(redactor, part, (*path, key)) for key, part in parts.items()}
         elif isinstance(left, list | tuple):
-            several: Any = left
-            return [self._asked(redactor, part, (*path, at)) for at, part in enumerate(several)]
+            return [self._asked(redactor, part, (*path, at)) for at, part in enumerate(parts)]
         elif left is None or isinstance(left, float) or (isinstance(left, int) and abs(left) < _INTEGERS):
             return left
         elif isinstance(left, str):
             return left.encode(errors="backslashreplace").decode()
-        return self._failed(redactor, f"a return value of type {type(left).__name__}")
+        return self._failed(redactor, f"a return value of type {type(parts).__name__}")
 
     def _failed(self, redactor: Redactor, why: str) -> Any:
         if not self._told:  # without the exception's text, which may hold what is to be redacted
