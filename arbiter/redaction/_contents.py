@@ -91,9 +91,10 @@ class ContentRedactor:
             redacted: Any = self._value(value, path, _JSON_LEVELS)
             for redactor in self._also:
                 redacted = self._asked(redactor, redacted, path)
-            # Readers of whole contents expect a mapping.
-            is_lost = isinstance(value, Mapping) and not isinstance(redacted, Mapping)
-            return dict(_FAILED) if is_lost else redacted
+            left: object = redacted
+            if isinstance(value, Mapping) and not isinstance(left, Mapping):
+                return dict(_FAILED)  # readers of whole contents expect a mapping
+            return redacted
         except Exception:
             return dict(_FAILED)
 
