@@ -753,7 +753,10 @@ def _redact_logged(record: logging.LogRecord) -> bool:
     """Redact what Arbiter logs, such as the exception of an evaluator: what a ledger does not keep is no text for
     a log either.
     """
-    message = record.getMessage()
+    try:
+        message = record.getMessage()
+    except Exception:  # the handlers say what is wrong with it
+        return True
     if (redacted := _logged.redact(message)) != message:
         record.msg, record.args = redacted, ()
     return True

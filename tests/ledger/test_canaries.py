@@ -195,3 +195,9 @@ def test_a_secret_that_begins_a_line_is_not_stored(tmp_path: Path, end: str) -> 
         (item,) = ledger.items()
         assert item.input_state["log"] == [f"first line{end}[secret: secrets]"]
     assert not [path for path in tmp_path.iterdir() if CANARY.encode() in path.read_bytes()]
+
+
+def test_a_wrong_log_call_is_left_to_the_handlers_while_a_ledger_is_open(tmp_path: Path) -> None:
+    wrong = logging.makeLogRecord({"levelno": logging.WARNING, "msg": "%d of %d", "args": ("one",)})
+    with Ledger(tmp_path / "ledger.db"):
+        assert logging.getLogger("arbiter").filter(wrong)
