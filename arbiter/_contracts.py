@@ -172,9 +172,14 @@ class Contract:
         self._ensure_callable(getattr(self, self.method), getattr(base, self.method))
         # A subclass may set parameters as attributes after `__init__`, so they are checked again here.
         self._target(self.target_instructions, self.target_nodes)
-        for several in ("targets", "needs"):
-            if isinstance(given := getattr(self, several, ()), str):
-                setattr(self, several, (given,))
+        for several, names, example in _SEVERAL:
+            given: Any = getattr(self, several, ())
+            if given is None or isinstance(given, str):
+                given = () if given is None else (given,)
+                setattr(self, several, given)
+            if not isinstance(given, Collection) or not all(isinstance(each, str) for each in given):
+                what = f"{several} is {given!r:.80}; expected {names}, such as {several} = ({example!r},)"
+                raise RegistrationError(f"{self.kind} {found!r}: {what}.")
         self._ensure_mode(self.mode)
         for name, hint, param in _declared(base):
             value = getattr(self, name, None)
@@ -232,6 +237,8 @@ class Contract:
         return f"<{type(self).__name__} {self.name!r}>"
 
 
+_SEVERAL = (("targets", "names of nodes", "review"), ("needs", "names of evaluators", "quality"))
+"""Attributes of a class that are names, with an example of each."""
 _NOT_ASKED = frozenset({"name", "durable", "deadline", "target_instructions", "target_nodes"})
 """Parameters that change no answer, or have a part of their own."""
 

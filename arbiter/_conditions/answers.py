@@ -1,10 +1,10 @@
-"""What kind of value an expression gives, as far as its text shows."""
+"""What kind of value an expression gives, and the texts that it compares a variable with, as far as its text shows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from arbiter._conditions.needs import Token, tokens_of
+from arbiter._conditions.needs import Token, key_of, tokens_of
 
 _GIVES = {
     "size": "a number",
@@ -60,3 +60,18 @@ def _outermost(tokens: Sequence[Token]) -> tuple[list[str], int]:
         if text in _OPENING:
             depth += 1
     return found, begins
+
+
+def compared(expression: str, variable: str) -> Iterator[str]:
+    """The texts that a valid expression compares a variable with, by `==`, `!=` or `in [...]`."""
+    tokens = tokens_of(expression)
+    texts = [token.text if token.kind in ("other", "name") else "" for token in tokens]
+    for at in (at for at, text in enumerate(texts) if text == variable and texts[at - 1 : at] != ["."]):
+        others: list[Token] = []
+        if texts[at - 2 : at] in (["=", "="], ["!", "="]):
+            others.append(tokens[at - 3])
+        if texts[at + 1 : at + 3] in (["=", "="], ["!", "="]):
+            others.append(tokens[at + 3])
+        if texts[at + 1 : at + 3] == ["in", "["] and "]" in texts[at:]:
+            others += tokens[at + 3 : texts.index("]", at)]
+        yield from (text for other in others if isinstance(text := key_of(other), str))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from arbiter._conditions.answers import compared
 from arbiter._conditions.failures import broken_text, kind_of, kinds
 from arbiter._conditions.handover import Handover
 from arbiter._conditions.needs import RECORDS, TYPES, Field, Scan
@@ -54,6 +55,13 @@ class Condition:
     def grows(self) -> bool:
         """True if it looks at each of several elements, so that more elements take longer."""
         return not self._work.is_simple or any(need.iterates for need in self._needs.values())
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        """The nodes that it names: whose runs it counts, or with which it compares the node of the run."""
+        counted = [str(field[2]) for field in self.fields if field[:2] == ("history", "nodes")]
+        own = compared(self.expression, "node") if "node" in self.variables else ()
+        return sorted({*counted, *own})
 
     def evaluate(self, values: Mapping[str, Any]) -> bool:
         """The answer for these values of the variables. Variables that the expression does not name are not

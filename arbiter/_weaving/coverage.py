@@ -21,6 +21,7 @@ from weakref import WeakSet
 
 from langchain_core.runnables import RunnableConfig
 
+from arbiter._conditions import Condition
 from arbiter._contracts import Contract, title_of
 from arbiter._lifecycle.evaluations import owner_of
 from arbiter._lifecycle.registry import Plan, Registry
@@ -56,6 +57,7 @@ _EVALUATORS: _Form = (
     "advisors",
     ("reads an evaluator that is not registered", "read evaluators that are not registered"),
 )
+_CONDITIONS: _Form = ("", "rules", ("names a node that does not exist", "name nodes that do not exist"))
 _BINDINGS: _Form = ("the binding of ", "bindings", ("fits no node", "fit no node"))
 
 
@@ -203,7 +205,12 @@ class Coverage:
         evaluators = [rule.name for rule in contracts if rule.kind == "evaluator"]
         with self._lock:
             found: list[tuple[object, _Idle | None]] = [
-                (rule, _idle_rule(rule, self._nodes) or _without_evaluator(rule, evaluators))
+                (
+                    rule,
+                    _idle_rule(rule, self._nodes)
+                    or _without_evaluator(rule, evaluators)
+                    or _without_node(rule, self._nodes),
+                )
                 for rule in rules
             ]
             found += [(idle.source, idle) for idle in _idle_bindings(self.bindings, self._nodes)]
@@ -216,13 +223,15 @@ class Coverage:
             self._reported = {key: owner for key, owner in self._reported.items() if key in still}
             self._reported.update((_key(owner), owner) for owner, _ in idle)
         declared = Counter(
-            (form, _origin(rule.source)) for rule in rules for form in (_RULES, _STEPS, _EVALUATORS)
+            (form, _origin(rule.source))
+            for rule in rules
+            for form in (_RULES, _STEPS, _EVALUATORS, _CONDITIONS)
         )
         declared.update((_BINDINGS, pack.file) for pack in self.bindings for _ in pack.bindings)
         for group, each in groupby(sorted((idle for _, idle in idle), key=_order), key=_group):
             sentence = _sentence(list(each), declared[group])
             # A guard may be meant for a graph that never gets there.
-            if group[0] in (_STEPS, _EVALUATORS):
+            if group[0] in (_STEPS, _EVALUATORS, _CONDITIONS):
                 _log.warning("%s", sentence)
             else:
                 warnings.warn(sentence, ArbiterWarning, stacklevel=callers())
@@ -354,6 +363,21 @@ def _without_evaluator(rule: Contract, evaluators: Sequence[str]) -> _Idle | Non
         remedy=f"{there} Correct the name, or register it.",
         source=rule.source,
         form=_EVALUATORS,
+    )
+
+
+def _without_node(rule: Contract, nodes: set[Node]) -> _Idle | None:
+    """The reason why a part of a condition of the rule has no effect, or None."""
+    names = {_own_name(name) for name, _ in nodes}
+    named = [name for each in vars(rule).values() if isinstance(each, Condition) for name in each.nodes]
+    if not (missing := [name for name in dict.fromkeys(named) if name not in names]):
+        return None
+    return _Idle(
+        what=f"the condition of {rule.kind} {rule.name!r}",
+        why=f"there is no node {_one_of(map(repr, missing))}",
+        remedy=f"Nodes: {_some(sorted(names))}.{nearest(missing[0], names)} Correct the name in the condition.",
+        source=rule.source,
+        form=_CONDITIONS,
     )
 
 

@@ -56,8 +56,7 @@ def names_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> Iter
                     yield from _input_field(rule, condition, f"{variable}.{path[0]}", str(path[0]), applied)
                 elif variable == "output" and path:
                     yield from _key(rule, f"reads output.{path[0]}", str(path[0]), applied, "writes")
-                elif variable == "history" and path[:1] == ["nodes"] and len(path) > 1:
-                    yield from _counted_node(rule, str(path[1]), [node.name for _, node in found])
+            yield from _unknown_nodes(rule, condition, [node.name for _, node in found])
         for what, key, where in _keys(rule):
             yield from _key(rule, what, key, targets, where)
 
@@ -139,14 +138,21 @@ def _nodes(names: Sequence[str]) -> str:
     return f"{nodes} {', '.join(map(repr, names[:3]))}" + (f" and {len(names) - 3} more" if names[3:] else "")
 
 
-def _counted_node(rule: Contract, name: str, names: Sequence[str]) -> Iterator[Finding]:
-    if name not in names:
-        yield Finding(
-            code="unknown-node",
-            severity=severity_of(rule, "error"),
-            message=f"{rule.kind} {rule.name!r} counts the runs of node {name!r}, which is not a node of this graph."
-            + nearest(name, names),
-            rule=rule.name,
-            source=source_of(rule),
-            remedy=f"Correct history.nodes.{name}. Nodes: {', '.join(sorted(set(names)))}.",
-        )
+def _unknown_nodes(rule: Contract, condition: Condition, names: Sequence[str]) -> Iterator[Finding]:
+    for name in condition.nodes:
+        if name not in names:
+            counted = ("history", "nodes", name) in condition.fields
+            what, where = (
+                ("counts the runs of node", f"history.nodes.{name}")
+                if counted
+                else ("compares the node with", repr(name))
+            )
+            yield Finding(
+                code="unknown-node",
+                severity=severity_of(rule, "error" if counted else "warning"),
+                message=f"{rule.kind} {rule.name!r} {what} {name!r}, which is not a node of this graph."
+                + nearest(name, names),
+                rule=rule.name,
+                source=source_of(rule),
+                remedy=f"Correct {where}. Nodes: {', '.join(sorted(set(names)))}.",
+            )

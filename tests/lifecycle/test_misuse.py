@@ -159,6 +159,12 @@ def test_contract_classes(base: Any, add: str, method: str) -> None:
         register(nameless())
     with refused(RegistrationError, "name"):
         register(sound(""))
+    for wrong in (answer, 3, (None,)):
+        with refused(
+            RegistrationError, "'reads'", "needs is ", "expected names of evaluators, such as needs = "
+        ):
+            register(type("Reads", (sound,), {"needs": wrong})("reads"))
+    register(type("Reads", (sound,), {"needs": None})("reads"))
     for seconds in (0, -1, "1", True):
         with refused(ConfigurationError, "deadline", "seconds above 0"):
             register(sound("late", deadline=seconds))

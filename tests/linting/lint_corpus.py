@@ -997,6 +997,9 @@ clean(
     "conditions and keys of the state",
     graph("START draft pay END", checkpointer=InMemorySaver()),
     ConditionChecker("rounds", "input.rounds > 3 && history.nodes.draft > 1", target_nodes=["pay"]),
+    ConditionChecker(
+        "one node", "has(input.user) && input.user == 'node' && node == 'pay' && node != 'draft'"
+    ),
     ConditionChecker("if given", "has(input.user) && input.user == 'x'", ask_when="input.score < 0.5"),
     ApprovalChecker("boss", target_nodes=["pay"]),
     ThresholdEvaluator("own", "confidence", 0.5),
@@ -1089,6 +1092,20 @@ bug(
     graph("START draft pay END"),
     ConditionChecker("once", "history.nodes.payy > 1", target_nodes=["pay"]),
     severity="error",
+)
+bug(
+    "a node that a condition compares with",
+    ("unknown-node", ""),
+    graph("START draft pay END"),
+    ConditionChecker("one", "node in ['draft', 'payy'] && input.score > 3.0"),
+    severity="warning",
+)
+bug(
+    "an audited condition that is never true",
+    ("unknown-node", ""),
+    graph("START draft pay END"),
+    ConditionChecker("one", "'ss' == node", on_deny="audit"),
+    severity="warning",
 )
 bug(
     "an approval in a subgraph without a checkpointer",

@@ -372,6 +372,22 @@ def test_a_rule_that_waits_for_no_node_is_reported_once(
     ]
 
 
+def test_a_condition_that_names_no_node_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    arbiter_os = ArbiterOS()
+    for number, expression in enumerate(
+        ("node == 'wriite'", "history.nodes.gone > 1", "node == 'write' && false")
+    ):
+        arbiter_os.add_policy_checker(ConditionChecker(f"rule {number}", expression))
+    app = arbiter_os.govern(graph_of("write", "respond"))
+    app.invoke({})
+    app.invoke({})
+    assert caplog.messages == [
+        "2 of the 3 rules of the program name nodes that do not exist: the condition of checker 'rule 0': there is no "
+        "node 'wriite'; the condition of checker 'rule 1': there is no node 'gone'. Nodes: respond, write. Did you "
+        "mean 'write'? Correct the name in the condition. Nodes: respond, write. Correct the name in the condition."
+    ]
+
+
 def test_an_advisor_of_an_evaluator_that_is_not_registered_is_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
