@@ -52,6 +52,11 @@ if STRESS != "full":
     providers = import_module("hypothesis.internal.conjecture.providers")
     vars(providers)["_get_local_constants"] = lambda: vars(providers)["_local_constants"]
 
+# `asyncio.run` looks up the handler of its interrupt, and Python then puts the task with its whole result into the
+# text of an exception that it drops.
+to_enum: Callable[[object, type], object] = vars(signal)["_int_to_enum"]
+vars(signal)["_int_to_enum"] = lambda value, enum: to_enum(value, enum) if isinstance(value, int) else value
+
 Found = tuple[str | None, str]
 
 
@@ -187,8 +192,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
     yield
     most = int(metafunc.config.getoption("--cases") or 0)
     cases = vars(metafunc)["_calls"]
+    if metafunc.definition.get_closest_marker("lengthy") is not None:
+        _take_turns(cases)
     if most:
         cases[:] = sorted(cases, key=_takes_long)[:most]
+
+
+def _take_turns(cases: list[Any]) -> None:
+    """Of a lengthy test with a store and other parameters, each store and each of the others is in one case at
+    least. The cases that pair them anew are slow."""
+    store = next(
+        (name for name in ("any_store", "any_indexed_store") if cases and name in cases[0].params), ""
+    )
+    stores = list(dict.fromkeys(case.params.get(store) for case in cases))
+    others = [tuple(each for each in case.indices.items() if each[0] != store) for case in cases]
+    each = list(dict.fromkeys(others))
+    pairs = {(stores[n % len(stores)], each[n % len(each)]) for n in range(max(len(stores), len(each)))}
+    for case, other in zip(cases, others, strict=True):
+        if store and (case.params[store], other) not in pairs:
+            case.marks.append(pytest.mark.slow.mark)
 
 
 def _takes_long(case: Any) -> bool:

@@ -549,6 +549,11 @@ _RANDOM = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=10_000)
+def _is_random(text: str) -> bool:
+    return _RANDOM.search(text) is not None
+
+
 class Names:
     """Replaces what is random. `ordered=False`: without saying which is which, for parallel branches."""
 
@@ -557,7 +562,7 @@ class Names:
         self._known: dict[str, str] = {}
 
     def scrub(self, text: str) -> str:
-        return _RANDOM.sub(self._name, text)
+        return _RANDOM.sub(self._name, text) if _is_random(text) else text
 
     def _name(self, match: re.Match[str]) -> str:
         kind = match.lastgroup or ""
@@ -567,6 +572,14 @@ class Names:
 
     def plain(self, value: Any) -> Any:
         """`value` as data: types named, random parts replaced."""
+        # First what is found most often: to look up the class of anything else takes long.
+        kind = type(value)
+        if kind is str:
+            return self.scrub(value)
+        if kind is dict:
+            return {self.scrub(str(k)): self.plain(v) for k, v in value.items() if k not in _UNCOMPARABLE}
+        if kind is list or kind is tuple:
+            return self.listed(value)
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):

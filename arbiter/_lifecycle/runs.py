@@ -193,7 +193,7 @@ class NodeRun:
     shadow: ShadowDecision | None = None
     """The decision of a shadow constitution before the node."""
     model_checks: ModelChecks | None = None
-    """The checkers of this node run that ask a model; None if nobody listens."""
+    """The checkers of this node run that ask a model; None without listeners."""
     told: HistoryItem | None = None
     """The item that listeners were told of, while they know of this attempt's begin and not of its end."""
     _shadow_view: CausalHistory | None = None

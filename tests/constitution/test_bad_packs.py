@@ -21,7 +21,7 @@ from tests.constitution.bad_packs import BAD, HEAD, Content
 from tests.processes import python
 
 SECONDS = 5.0
-"""No file may hold up whoever reads it; most take a millisecond."""
+"""No file may keep its reader waiting; most take a millisecond."""
 
 
 def written(content: Content) -> bytes:

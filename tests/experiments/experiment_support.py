@@ -99,3 +99,8 @@ def experiment(given: Scenario | None = None, **known: Any) -> Experiment:
         "agents": people(4),
     }
     return Experiment(given or scenario(), **{**settings, **known})
+
+
+def pair(given: Scenario | None = None, **known: Any) -> Experiment:
+    """The experiment with two people, and so two pairs of environments: half as many."""
+    return experiment(given or scenario(groups=1), **{"agents": people(2), **known})

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from tests.experiments.experiment_support import (
     judge,
     never,
     nudging,
+    pair,
     people,
     scenario,
     speaker,
@@ -49,6 +51,21 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@dataclass(frozen=True)
+class Usual:
+    """A run of the experiment with which others are compared."""
+
+    given: Experiment
+    result: ExperimentResult
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Usual:
+    given, folder = experiment(), tmp_path_factory.mktemp("usual")
+    return Usual(given, given.run(folder=folder), folder)
+
+
 def plain(result: ExperimentResult) -> dict[str, Any]:
     found = result.to_dict()
     del found["run_id"]
@@ -56,8 +73,8 @@ def plain(result: ExperimentResult) -> dict[str, Any]:
 
 
 @pytest.mark.lengthy
-def test_treatment_and_control_are_compared() -> None:
-    result = experiment().run()
+def test_treatment_and_control_are_compared(usual: Usual) -> None:
+    result = usual.result
     assert list(result.environments) == ["treatment", "control"]
     for arm in result.environments:
         sizes = {metric: len(scores) for metric, scores in result.scores[arm].items()}
@@ -111,7 +128,7 @@ def test_environments_of_a_number_are_the_same_in_each_arm() -> None:
         "other": Corrections(GateConfig(gate_adherence_enabled=True, gate_adherence_threshold=0)),
     }
     for order in ("parallel", "sequential_random"):
-        result = experiment(arms=arms, order=order).run(folder=None)
+        result = pair(arms=arms, order=order).run(folder=None)
         assert all(
             result.environments["one"][metric] == result.environments["other"][metric] for metric in METRICS
         )
@@ -133,7 +150,7 @@ def test_environments_of_a_number_are_the_same_in_each_arm() -> None:
 def test_a_treatment_that_did_nothing_has_no_p_values(treatment: Corrections, why: str) -> None:
     words = iter(f"{letter}{other}" for letter in "abcdefghijkl" for other in "abcdefghijkl")
     model = speaker(lambda prompt: " ".join(next(words) for _ in range(2)))
-    result = experiment(scenario(treatment), model=model, judge=judge()).run(folder=None)
+    result = pair(scenario(treatment, groups=1), model=model).run(folder=None)
     assert result.marks == ("treatment_not_exercised",)
     assert why in result.not_exercised("treatment")
     for row in result.comparisons:
@@ -229,7 +246,7 @@ def told(prompt):
     good = "good" if "draft" in prompt else "poor"
     return f"says a {good} word of {len(prompt)} letters"
 
-tea = scenario(Corrections(GATE), group_size=1, repetitions=6, steps=2, metrics=["adherence"])
+tea = scenario(Corrections(GATE), group_size=1, repetitions=2, steps=2, metrics=["adherence"])
 found = experiment(tea, model=speaker(told), limits=Limits(concurrency=1)).run(resume=sys.argv[2] or None)
 found.write("result.json")
 print(len(seen))
@@ -238,7 +255,7 @@ print(len(seen))
 
 @pytest.mark.lengthy
 def test_a_killed_experiment_goes_on_where_it_was(project: Path) -> None:
-    """Killed in environment 7 of 24 and resumed, it gives the result of an uninterrupted one."""
+    """Killed in environment 3 of 8 and resumed, it gives the result of an uninterrupted one."""
 
     def ran(kill_at: int, resume: str = "") -> subprocess.CompletedProcess[str]:
         command = python("-W", "ignore", "-c", PROGRAM, str(kill_at), resume)
@@ -246,17 +263,17 @@ def test_a_killed_experiment_goes_on_where_it_was(project: Path) -> None:
 
     whole = ran(0)
     expected = json.loads((project / "result.json").read_text())
-    assert (expected["plan"]["pairs"], int(whole.stdout)) == (24, 24 * (2 + 4))
-    assert ran(6 * 6 + 3).returncode == 9
+    assert (expected["plan"]["pairs"], int(whole.stdout)) == (8, 8 * (2 + 4))
+    assert ran(2 * 6 + 3).returncode == 9
     done = Written.read(run_folder("last", project / ".arbiter/experiments")).results()
-    assert [result.case_id for result in done][-1] == "006:1"
+    assert [result.case_id for result in done][-1] == "002:1"
     rest = ran(0, "last")
-    assert (rest.returncode, int(rest.stdout)) == (0, 18 * 6), rest.stderr
+    assert (rest.returncode, int(rest.stdout)) == (0, 6 * 6), rest.stderr
     found = json.loads((project / "result.json").read_text())
     used, usual = (
         {purse: spent["calls"] for purse, spent in result["usage"].items()} for result in (found, expected)
     )
-    # Bought again is the part of environment 7 that was there: 3 drafts, the last without an answer, and 2 checks.
+    # Bought again is the part of environment 3 that was there: 3 drafts, the last without an answer, and 2 checks.
     assert used == {**usual, "target": usual["target"] + 3, "correction": usual["correction"] + 2}
     for result in (found, expected):
         del result["run_id"], result["usage"], result["unknown_calls"]
@@ -264,7 +281,7 @@ def test_a_killed_experiment_goes_on_where_it_was(project: Path) -> None:
 
 
 @pytest.mark.lengthy
-def test_a_resumed_experiment_with_other_settings_is_refused() -> None:
+def test_a_resumed_experiment_with_other_settings_is_refused(usual: Usual) -> None:
     limits = Limits(concurrency=1, calls=40)
     first = experiment(limits=limits).run()
     assert first.marks == ("incomplete",)
@@ -278,31 +295,30 @@ def test_a_resumed_experiment_with_other_settings_is_refused() -> None:
         with pytest.raises(ConfigurationError, match="cannot go on"):
             experiment(**other).run(resume="last")
     whole = experiment().run(resume="last")
-    assert plain(whole) == plain(experiment().run())
+    assert plain(whole) == plain(usual.result)
 
 
 @pytest.mark.lengthy
-def test_a_result_is_read_from_the_folder_of_its_run() -> None:
-    result = experiment().run()
-    assert plain(load_result(run_folder("last", Path(".arbiter/experiments")))) == plain(result)
+def test_a_result_is_read_from_the_folder_of_its_run(usual: Usual) -> None:
+    assert plain(load_result(run_folder("last", usual.folder))) == plain(usual.result)
 
 
 @pytest.mark.lengthy
-def test_an_async_program_runs_experiments_too() -> None:
-    assert plain(asyncio.run(experiment().arun())) == plain(experiment().run())
+def test_an_async_program_runs_experiments_too(usual: Usual) -> None:
+    assert plain(asyncio.run(experiment().arun())) == plain(usual.result)
 
 
 @pytest.mark.lengthy
-def test_results_do_not_depend_on_concurrency() -> None:
-    one, many = (experiment(limits=Limits(concurrency=each)).run(folder=None) for each in (1, 8))
-    assert plain(one) == plain(many)
+def test_results_do_not_depend_on_concurrency(usual: Usual) -> None:
+    one = experiment(limits=Limits(concurrency=1)).run(folder=None)
+    assert plain(one) == plain(usual.result)
 
 
 @pytest.mark.lengthy
 def test_runs_pool_their_scores() -> None:
-    result = experiment(runs=2).run(folder=None)
-    assert result.plan.pairs == 8
-    assert len(result.scores["control"]["adherence"]) == 16
+    result = pair(runs=2, metrics=["fluency"]).run(folder=None)
+    assert result.plan.pairs == 4
+    assert len(result.scores["control"]["fluency"]) == 8
     assert "seeds 42 to 43" in result.table()
 
 
@@ -314,11 +330,11 @@ def test_a_scale_keeps_two_environments() -> None:
 @pytest.mark.parametrize("answer", [None, {"score": "high"}, ["nonsense"], ValueError("no answer")])
 def test_a_judge_that_answers_nonsense_gives_no_result(answer: Any) -> None:
     """The scores are missing, none is made up, and the reason is reported."""
-    result = experiment(judge=Says(answer), metrics=["fluency", "convergence"]).run(folder=None)
+    result = pair(judge=Says(answer), metrics=["fluency", "convergence"]).run(folder=None)
     assert result.marks == ("not_scored",)
     assert not any(scores for metrics in result.scores.values() for scores in metrics.values())
     assert set(result.reasons["control"]) == {"fluency", "convergence"}
-    assert "control: not scored: 8 of fluency, 4 of convergence (" in result.table()
+    assert "control: not scored: 4 of fluency, 2 of convergence (" in result.table()
     assert json.loads(json.dumps(result.to_dict()))["reasons"]["control"]["fluency"]
 
 
@@ -341,11 +357,11 @@ class _Gone:
 
 
 @pytest.mark.lengthy
-def test_a_repository_that_fails_changes_no_result() -> None:
+def test_a_repository_that_fails_changes_no_result(usual: Usual) -> None:
     gone = _Gone()
     result = experiment(repository=gone).run(folder=None)
     assert gone.calls == 24 + 24  # the messages and the evaluated interventions of the treatment
-    assert plain(result) == plain(experiment().run(folder=None))
+    assert plain(result) == plain(usual.result)
 
 
 @pytest.mark.parametrize("id", SCENARIOS)
@@ -363,7 +379,8 @@ def test_interventions_that_can_never_fire_are_reported(caplog: pytest.LogCaptur
     """`variety` waits for seven messages of an agent, who has six when the last of seven steps begins."""
     for steps, reports in ((7, 1), (8, 0)):
         caplog.clear()
-        experiment(scenario(Corrections(GATE, (variety,)), steps=steps)).run(folder=None)
+        given = scenario(Corrections(GATE, (variety,)), steps=steps, groups=1, metrics=["fluency"])
+        pair(given).run(folder=None)
         found = [one for one in caplog.messages if "intervention 'variety' never fires" in one]
         assert len(found) == reports
 
@@ -405,10 +422,9 @@ def test_a_scaled_dry_run_is_smaller() -> None:
 
 
 @pytest.mark.lengthy
-def test_the_counts_of_a_dry_run_are_those_of_the_run() -> None:
-    given = experiment()
+def test_the_counts_of_a_dry_run_are_those_of_the_run(usual: Usual) -> None:
+    given, result = usual.given, usual.result
     _, pairs, agents, drafts, treated, checks, evaluations, scoring = given.plan.row(given.corrections)
-    result = given.run(folder=None)
     assert (pairs, agents, drafts) == ("4", "8 (4)", f"{result.exposure['control'].drafts}")
     assert (treated, checks, evaluations) == (
         "24–72",
@@ -430,22 +446,22 @@ def test_each_environment_of_a_scenario_has_another_group_theme_or_repetition(id
 
 @pytest.mark.lengthy
 def test_an_experiment_is_held_to_its_plan(project: Path) -> None:
-    file = experiment().plan.write("plan.json")
-    result = experiment().run(plan=file)
-    assert result.plan_hash == ExperimentPlan.read(file).hash == experiment().plan.hash
+    file = pair().plan.write("plan.json")
+    result = pair().run(plan=file)
+    assert result.plan_hash == ExperimentPlan.read(file).hash == pair().plan.hash
     assert f"planned beforehand: {result.plan_hash}" in result.table()
     with pytest.raises(ConfigurationError, match="seed is 7, planned is 42"):
-        experiment(seed=7).run(plan=file)
-    with pytest.raises(ConfigurationError, match="pairs is 2, planned is 4"):
-        experiment(scale=0.1).run(plan=file)
+        pair(seed=7).run(plan=file)
+    with pytest.raises(ConfigurationError, match="pairs is 4, planned is 2"):
+        experiment().run(plan=file)
     with pytest.raises(ConfigurationError, match="is there already"):
-        experiment().plan.write(file)
+        pair().plan.write(file)
     file.write_text(file.read_text().replace('"alpha": 0.05', '"alpha": 0.1'))
     with pytest.raises(ConfigurationError, match="It was edited"):
-        experiment().run(plan=file)
+        pair().run(plan=file)
     file.write_text("{}")
     with pytest.raises(ConfigurationError, match="is not a plan of an experiment"):
-        experiment().run(plan=file)
+        pair().run(plan=file)
 
 
 # Models, people, input ----------------------------------------------------------------------------
@@ -459,7 +475,7 @@ def test_a_model_in_two_roles_is_a_warning() -> None:
     assert result.warnings == ["the judge that corrects also plays the agents"]
     reading = judge()
     with pytest.warns(ArbiterWarning, match="that corrects also scores"):
-        experiment(judge=reading, corrector=reading).run(folder=None)
+        experiment(judge=reading, corrector=reading).suite()
     with pytest.warns(ArbiterWarning, match="the judge that scores also plays the agents"):
         experiment(judge=model, model=model, metrics=["fluency"]).suite()
     with pytest.warns(ArbiterWarning, match=r"of the family of the agents' model \(gpt\)"):
@@ -553,6 +569,6 @@ def test_a_wrong_scenario_is_refused(known: dict[str, Any], said: str) -> None:
 @pytest.mark.lengthy
 def test_more_than_two_arms_are_compared_pair_by_pair() -> None:
     arms = {"both": Corrections(GATE, (nudging,)), "gate": Corrections(GATE), "none": Corrections()}
-    result = experiment(arms=arms, metrics=["fluency"]).run(folder=None)
+    result = pair(arms=arms, metrics=["fluency"]).run(folder=None)
     assert [row.arms for row in result.comparisons] == [("both", "gate"), ("both", "none"), ("gate", "none")]
     assert isinstance(scenario(), Scenario)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from importlib.resources import files
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,10 @@ def test_the_other_stars_survive_pairing_and_two_rows_cannot_be_paired(table: Ta
     assert " 1    Ideas Qty.           cannot be paired: 39 and 40 environments have a score" in text
 
 
-@pytest.mark.parametrize(("experiment", "metric"), EVERY)
-@pytest.mark.parametrize("arm", ["treatment", "control"])
+@pytest.mark.parametrize(
+    ("experiment", "metric", "arm"),
+    [(*each, arm) for each, arm in zip(EVERY, cycle(["treatment", "control"]), strict=False)],
+)
 def test_a_single_changed_score_is_found(tmp_path: Path, experiment: str, metric: str, arm: str) -> None:
     """One integer of 200, by one: no printed cell need show it, but the stored tests do. The row is named."""
 

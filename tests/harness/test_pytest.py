@@ -111,10 +111,9 @@ def test_a_broken_suite_is_an_error_with_its_place(files: pytest.Pytester) -> No
     assert "load_suite" not in broken  # no traceback
 
 
-@pytest.mark.lengthy
 def test_a_project_without_xdist_may_have_strict_markers(files: pytest.Pytester) -> None:
-    strict = ["-p", "no:cacheprovider", "-p", "no:xdist", "--strict-markers"]
-    assert files.runpytest_subprocess(*strict, "-k", "case-7").ret == pytest.ExitCode.OK
+    code, _ = said(files, "--strict-markers", "-k", "case-7")
+    assert code == 0
 
 
 def test_a_case_named_gate_hides_no_gate(files: pytest.Pytester) -> None:
@@ -151,7 +150,9 @@ def test_an_interrupted_suite_interrupts_the_tests(files: pytest.Pytester) -> No
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize(("dist", "runs"), [("worksteal", 2), ("loadfile", 1)])
+@pytest.mark.parametrize(
+    ("dist", "runs"), [("worksteal", 2), pytest.param("loadfile", 1, marks=pytest.mark.slow)]
+)
 def test_a_suite_that_several_workers_ran_is_named(files: pytest.Pytester, dist: str, runs: int) -> None:
     result = files.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", "--dist", dist)
     assert len(list((files.path / ".arbiter/evals").glob("*/journal.jsonl"))) == runs
@@ -166,5 +167,6 @@ def test_without_the_plugin_pytest_does_not_import_arbiter(pytester: pytest.Pyte
         "    assert not [name for name in sys.modules if name.partition('.')[0] == 'arbiter']\n"
     )
     pytester.makeini(ASYNCIO)
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    others = ("langsmith_plugin", "hypothesispytest", "syrupy", "xdist", "anyio")
+    result = pytester.runpytest_subprocess(*(f"-pno:{each}" for each in ("cacheprovider", *others)))
     result.assert_outcomes(passed=1)

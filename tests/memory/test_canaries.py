@@ -179,7 +179,7 @@ def test_a_secret_reaches_nothing_of_memory(
 
 
 def test_a_search_sends_no_secret_to_the_embedder() -> None:
-    """Whoever asks: the query is redacted where it leaves memory."""
+    """The query is redacted where it leaves memory."""
     embedder = Listening()
     store = InMemoryStore(index={"dims": 2, "embed": embedder, "fields": ["claim"]})
     cycle = EvaluationCycle(store=store)

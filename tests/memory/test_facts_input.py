@@ -44,6 +44,7 @@ async def test_every_user_has_a_memory_of_their_own(any_store: BaseStore) -> Non
     assert [len(await room.facts()) for room in rooms].count(0) == 1
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("room_id", ["", "a.b", "x" * 10_000, "\n"])
 async def test_every_room_can_be_read(any_store: BaseStore, room_id: str) -> None:
     room = Room(any_store, answer(CAT), room_id=room_id, length=1)

@@ -69,6 +69,7 @@ def without_time(export: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("is_async", [False, True])
 def test_an_export_comes_back_with_ids_times_and_links(any_store: BaseStore, is_async: bool) -> None:
     export = json.loads(json.dumps(lived().export("user-1")))

@@ -337,6 +337,7 @@ async def test_a_vector_of_another_text_or_model_is_ignored(local: LocalIndex) -
     assert (await other.asearch(NS, "cat")).entries[0].similarity == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("numpy", [True, False], ids=["numpy", "without numpy"])
 async def test_vectors_are_compared_with_and_without_numpy(
     local: LocalIndex, numpy: bool, monkeypatch: pytest.MonkeyPatch

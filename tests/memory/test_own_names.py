@@ -23,6 +23,7 @@ HEAR: dict[str, Any] = {
 IS_ADA: dict[str, Any] = {"name": {"names": {"name": "Ada"}}}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_the_users_own_name_is_the_user(any_store: BaseStore, asynchronous: bool) -> None:
     """Also if the model only uses the name as a subject."""
@@ -294,6 +295,7 @@ async def test_a_friend_who_is_mentioned_after_the_users_name_stays_a_friend() -
         assert [one.subject for one in await chat.facts()] == ["Ada"]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("everything", [False, True])
 async def test_a_name_is_back_when_its_forgetting_is_undone(any_store: BaseStore, everything: bool) -> None:
     """Beside one that was given meanwhile."""
@@ -316,6 +318,7 @@ async def test_a_name_is_back_when_its_forgetting_is_undone(any_store: BaseStore
     assert (await chat.fact("Ada likes jazz")).subject == "user-1"
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("listed", [False, True])
 async def test_a_name_can_be_taken_back(any_store: BaseStore, listed: bool) -> None:
     """What came home with the name goes back, and what that had replaced holds again."""

@@ -100,6 +100,7 @@ class Shop:
 # Filling ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("kind", [Scripted, ScriptedTools])
 def test_a_profile_is_filled_in_the_same_call_field_by_field(
@@ -375,6 +376,7 @@ def test_what_is_forgotten_of_somebody_else_decides_no_field(forgotten: str, cit
     assert shop.profile().city == city
 
 
+@pytest.mark.lengthy
 @MODES
 def test_a_field_that_no_fact_tells_can_be_forgotten_by_its_name(any_store: BaseStore, mode: str) -> None:
     shop = Shop(
@@ -492,6 +494,7 @@ def test_a_stored_field_that_no_longer_fits_is_left_out() -> None:
 # Age ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 @MODES
 def test_a_field_that_was_not_mentioned_for_long_is_neither_known_nor_stored(
     any_store: BaseStore, mode: str

@@ -42,6 +42,7 @@ def memory(store: BaseStore | None = None, **options: Any) -> Memory:
 # Search -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 def test_search_finds_the_facts_that_fit_best_first(any_store: BaseStore, do: Do) -> None:
     known = memory(any_store)
     for claim in ("Ada has a cat called Pixel", "Ada lives in Oslo", "Ada's cat likes fish"):

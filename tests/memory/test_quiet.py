@@ -402,6 +402,7 @@ def test_an_unknown_thread_is_an_error(mode: str) -> None:
         processed(chat, mode, "nowhere", graph=chat.app)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("by", ["messages", "graph"])
 def test_another_process_works_through_a_thread_of_its_own(any_store: BaseStore, mode: str, by: str) -> None:

@@ -96,6 +96,7 @@ def claims_of(number: int, seed: int = 0) -> dict[str, str]:
     }
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("number", [7, 90, 700])
 async def test_the_order_is_that_of_bm25_over_all_records(any_store: BaseStore, number: int) -> None:
     """Also with words that are in nearly all records, which are not read to their end."""
@@ -543,6 +544,7 @@ async def test_processes_share_an_index(kind: str, tmp_path: Path, request: pyte
 # Cost ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("number", [100, 2_000])
 async def test_a_search_reads_few_records_however_many_there_are(any_store: BaseStore, number: int) -> None:
     memory = await put(any_store, claims_of(number))

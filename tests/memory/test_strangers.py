@@ -25,6 +25,7 @@ def human(text: str, name: str | None = None, **fields: Any) -> HumanMessage:
     return HumanMessage(text, name=name, **fields)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("user", ["alice", "Alice", "alice-7", "4f1c"])
 async def test_what_another_person_says_is_not_kept_as_the_users(

@@ -782,6 +782,7 @@ def test_a_quiet_thread_from_before_is_not_learned_from_afterwards(elsewhere: bo
     assert "Oslo" not in talk.dump()
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("after_idle_s", [60, None])
 @pytest.mark.parametrize("known_before", [True, False])
 def test_an_unread_message_of_another_thread_does_not_teach_again(

@@ -28,6 +28,7 @@ from arbiter import ArbiterOS, PolicyChecker, Verdict
 from arbiter._values.states import as_state
 from arbiter.history import History
 from arbiter.personas import PersonaGate, Trajectory
+from tests.graphs import pairwise
 from tests.personas.gate_support import Speaker, chat, enabled, scored, texts
 from tests.personas.personas_support import JIM, prompt_of
 from tests.scripted import Scripted
@@ -384,10 +385,10 @@ def editing(edit: Any, way: str, *drafts: str, subgraph: bool = False) -> tuple[
 
 
 @pytest.mark.lengthy
-@MODES
-@pytest.mark.parametrize("subgraph", [False, True])
-@pytest.mark.parametrize("way", EDITED_WAYS)
-@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize(
+    ("edit", "way", "subgraph", "mode"),
+    pairwise(tuple(EDITS), tuple(EDITED_WAYS), (False, True), ("sync", "async")),
+)
 def test_an_edited_message_of_the_state_is_a_draft(edit: str, way: str, subgraph: bool, mode: str) -> None:
     """The text that the state had when the node began is what it is compared with. The next attempt, and what the
     caller passed, have the message as it was."""

@@ -170,7 +170,7 @@ def rooms(folder: str) -> dict[str, set[str]]:
     return needed
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 def test_the_imports_of_a_module_are_those_that_the_parser_finds() -> None:
     assert {module: imports(module) for module in MODULES} == {
         module: imported_by(source(module), module) for module in MODULES

@@ -168,7 +168,7 @@ def says(model: Any, times: int = 1) -> Any:
 @MODES
 @pytest.mark.parametrize("on_deny", ["end", "raise"])
 def test_a_fan_out_runs_exactly_as_many_bodies_as_the_budget_allows(mode: str, on_deny: str) -> None:
-    fan_outs(mode, on_deny, 15)
+    fan_outs(mode, on_deny, 5)
 
 
 @pytest.mark.slow

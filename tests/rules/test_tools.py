@@ -937,9 +937,7 @@ DOORS = ["ToolNode", "ToolNode in a subgraph, called as no TOOL_CALL", "held by 
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize(
-    ("way", "mode"), [(DOORS[0], "sync"), (DOORS[0], "async"), (DOORS[1], "async"), (DOORS[2], "sync")]
-)
+@pytest.mark.parametrize(("way", "mode"), [(DOORS[0], "sync"), (DOORS[1], "async"), (DOORS[2], "sync")])
 @pytest.mark.parametrize(
     "kind",
     [

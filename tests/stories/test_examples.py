@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
@@ -329,8 +330,12 @@ def test_questions_are_arguments_and_quiet_prints_only_the_answers(tmp_path: Pat
 
 
 @pytest.mark.lengthy
-def test_a_question_is_printed_as_it_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_question_is_printed_as_it_was_asked(
+    library: Library, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Text in the form of rich's markup neither colours nor breaks the page."""
+    few = dict(islice(library.documents.items(), 50))
+    monkeypatch.setattr(Library, "installed", lambda: Library(few))
     assert stdlib_assistant.main(["[/red] [bold]?"]) == 0
     assert capsys.readouterr().out.count("[/red] [bold]?") >= 2
 

@@ -240,8 +240,13 @@ def observe(shape: Any, governing: Governing, mode: str, saved: bool) -> list[An
     return seen
 
 
-@pytest.mark.parametrize("saved", [True, False], ids=["saved", "unsaved"])
-@MODES
+REST = [(True, "sync"), (False, "async")]
+
+
+@pytest.mark.parametrize(
+    ("saved", "mode"),
+    [(True, "async"), (False, "sync"), *(pytest.param(*each, marks=pytest.mark.slow) for each in REST)],
+)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 def test_a_packages_shape_runs_governed_as_ungoverned(shape: Any, mode: str, saved: bool) -> None:
     expected = observe(shape, bare, mode, saved)

@@ -20,7 +20,7 @@ from arbiter.memory.stores._words import overlap, words_of
 
 _MOST_GENERATIONS = 100
 TOLD_OF = "told_of"
-"""The part of a fact's origin with the name of whom it was told, before the speaker turned out to be called so."""
+"""The part of a fact's origin with the name of its person, before the speaker turned out to have that name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

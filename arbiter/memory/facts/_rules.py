@@ -127,8 +127,8 @@ def weight(fact: Fact, now: datetime, half_life_days: float = 30) -> float:
 
 
 UNKNOWN = timedelta(days=365)
-"""A status of an unknown kind. Rather long: what is forgotten must be told again, and what has changed is
-superseded anyway."""
+"""A status of an unknown kind. Rather long: a forgotten one has to be repeated, and a change supersedes it anyway.
+"""
 _MOMENT = timedelta(days=2)
 _PLAN = timedelta(days=14)
 _WORD = re.compile(r"[^\W_]+")
