@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, cast
 
 from arbiter._constitution.kinds import (
@@ -14,6 +15,7 @@ from arbiter._constitution.pack_file import Binding, DomainCore, PackFile, RuleH
 from arbiter.instructions import Instruction, known_instructions
 
 
+@cache
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a pack file, with the parameters of every built-in kind."""
     schema = PackFile.model_json_schema()

@@ -417,6 +417,12 @@ def finished_siblings(conf: Mapping[str, Any]) -> list[RunFact]:
     return [fact for fact in runs if "node" in fact]
 
 
+def finished_tasks(conf: Mapping[str, Any]) -> set[str]:
+    """The superstep's tasks that had run and were done when the execution began."""
+    pending = _cells(conf[CONFIG_KEY_SCRATCHPAD].get_null_resume).get("pending_writes", ())
+    return {task for task, *write in pending for fact in runs_in([(task, *write)]) if fact["id"] == task}
+
+
 def _cells(function: Any) -> dict[str, Any]:
     """The variables in the closure of a function, by name."""
     names: Sequence[str] = function.__code__.co_freevars if function.__closure__ else ()

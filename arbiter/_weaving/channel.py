@@ -19,7 +19,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Send
 
 from arbiter._lifecycle.core import Core
-from arbiter.history._facts import RunFact, Value
+from arbiter.history._facts import RunFact, Value, without_tallies
 from arbiter.history._past import Past, task_order
 from arbiter.history._record import Described, Record
 from arbiter.history._recorder import Execution
@@ -55,7 +55,17 @@ class Origin:
     subgraph.
     """
 
-    __slots__ = ("__weakref__", "_described", "core", "describe", "graph", "path", "rules", "source")
+    __slots__ = (
+        "__weakref__",
+        "_described",
+        "caches",
+        "core",
+        "describe",
+        "graph",
+        "path",
+        "rules",
+        "source",
+    )
 
     def __init__(
         self,
@@ -76,6 +86,9 @@ class Origin:
         """
         self.describe = describe
         self._described: Described | None = None
+        nodes = (graph, *graph.nodes.values())
+        self.caches = any(node.cache_policy is not None for node in nodes)
+        """True if a node cache may serve outputs."""
 
     def described(self) -> Described | None:
         """The description of the graph for listeners, made at its first use."""
@@ -96,7 +109,7 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
     instance also stands for that execution (`execution`).
     """
 
-    __slots__ = ("core", "done", "ending", "execution", "origin", "past", "reads")
+    __slots__ = ("core", "done", "ending", "execution", "origin", "past", "ran", "reads")
 
     def __init__(
         self, origin: Origin, key: str = FACTS, past: Past | None = None, execution: Execution | None = None
@@ -113,6 +126,9 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
         """
         self.ending: dict[str, tuple[Record, Callable[[], None]]] = {}
         """By task, the call that tells listeners of its end once its writers are done."""
+        self.ran: set[str] | None = None
+        """In a graph with a node cache, the tasks of this superstep that ran: the facts of others are served by the
+        cache. None while that is not known."""
         self.reads: dict[Any, Any] = {}
         """The reads of its checkpoint that this superstep's tasks share, by place and event loop."""
 
@@ -168,6 +184,15 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
                 facts.append(fact)
         if not facts:
             return False
+        if self.origin.caches:
+            if self.ran is not None:
+                spends = {
+                    each.name for each in self.core.registry.checkers if each.contract.counts_consumption
+                }
+                facts = [
+                    fact if fact.get("id") in self.ran else without_tallies(fact, spends) for fact in facts
+                ]
+            self.ran = set()
         self.past = self.past.after(facts)
         return True
 

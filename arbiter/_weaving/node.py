@@ -66,6 +66,7 @@ from arbiter._weaving.asking import (
     bodies,
     body_answers,
     finished_siblings,
+    finished_tasks,
     keep_draft,
     keeps_answers,
     note_spent,
@@ -264,6 +265,8 @@ class NodeAttempt(NodeRun):
             channel.done.pop(task, None)  # left by an attempt whose later writers failed
         if conf.get(CONFIG_KEY_RESUMING):
             skip_ours(conf)
+            if channel.ran is None and channel.origin.caches:
+                channel.ran = finished_tasks(conf)
             self.may_have_asked = self._may_have_asked()
         if settings.listeners:
             info = info_of(settings, execution, conf, run, parent)
@@ -469,6 +472,8 @@ class NodeAttempt(NodeRun):
         if self.node.core.keeps_facts:
             fact = self.fact()
             channel = self._taker()
+            if self.channel.ran is not None:
+                self.channel.ran.add(self.record.id)
             if self.parent is not None:
                 self._report(fact)
         if self.node.commits:

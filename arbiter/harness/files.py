@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -185,6 +186,7 @@ class SuiteFile(PackModel):
     limits: LimitsEntry = LimitsEntry()
 
 
+@cache
 def suite_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a suite file."""
     schema = SuiteFile.model_json_schema(ref_template="#/$defs/{model}")

@@ -27,7 +27,7 @@ See docs/design/history.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -56,6 +56,20 @@ def fold(value: Value, writes: Sequence[RunFact], keep: int = KEEP) -> Value:
         if write:
             new.add(write, inner)
     return new.value(keep)
+
+
+def without_tallies(fact: RunFact, policies: Container[str]) -> RunFact:
+    """The fact as if these policies had counted nothing, also inside of its node."""
+
+    def rest(part: Any) -> Any:
+        if "tallies" not in part:
+            return part
+        return {
+            **part,
+            "tallies": {name: each for name, each in part["tallies"].items() if name not in policies},
+        }
+
+    return {**rest(fact), "inner": rest(fact["inner"])} if fact.get("inner") else rest(fact)
 
 
 def _tallied(

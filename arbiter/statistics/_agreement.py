@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import Any, Literal, get_args
 
 from arbiter.errors import ParameterError
@@ -56,27 +56,24 @@ def krippendorff_alpha(
     2011, Computing Krippendorff's Alpha-Reliability.)
     """
     _one_of("krippendorff_alpha", "level", level, Level)
-    given = [
-        [
-            label
-            for label in listed("krippendorff_alpha", f"units[{place}]", unit, "labels")
-            if label is not None
-        ]
-        for place, unit in enumerate(listed("krippendorff_alpha", "units", units, "lists"))
-    ]
+    given: list[tuple[Any, ...]] = []
+    for place, unit in enumerate(listed("krippendorff_alpha", "units", units, "lists")):
+        if type(unit) is not tuple and type(unit) is not list:
+            unit = listed("krippendorff_alpha", f"units[{place}]", unit, "labels")
+        given.append(tuple([label for label in unit if label is not None] if None in unit else unit))
+    given = [unit for unit in given if len(unit) > 1]
     if level != "nominal":
-        labels = _numbers(
-            "krippendorff_alpha", dict.fromkeys(label for unit in given if len(unit) > 1 for label in unit)
-        )
-        given = [[labels[label] for label in unit] for unit in given if len(unit) > 1]
-    compared = [Counter(unit) for unit in given if len(unit) > 1]
-    totals = sum(compared, Counter[Any]())
+        labels = _numbers("krippendorff_alpha", dict.fromkeys(chain.from_iterable(given)))
+        given = [tuple([labels[label] for label in unit]) for unit in given]
+    totals = Counter(chain.from_iterable(given))
     n = totals.total()
     distance = _distances(totals, level)
+    # Many units have the same labels.
     observed = math.fsum(
-        distance(a, b) * unit[a] * unit[b] / (unit.total() - 1)
-        for unit in compared
+        times * distance(a, b) / (len(unit) - 1)
+        for unit, times in Counter(given).items()
         for a, b in product(unit, unit)
+        if a != b
     )
     expected = math.fsum(distance(a, b) * totals[a] * totals[b] for a, b in product(totals, totals))
     return 1 - observed * (n - 1) / expected if expected else None

@@ -145,11 +145,11 @@ async def test_an_embedder_that_fails_loses_no_fact(failure: Any) -> None:
 @pytest.mark.lengthy
 async def test_facts_are_listed_newest_first_and_all_of_them(any_store: BaseStore) -> None:
     room = Room(any_store)
-    for number in range(30):
+    for number in range(12):
         room.passes(minutes=1)
         await room.hears("...", claim(f"User is number {number}"))
     known = await room.learned.facts("user-1")
-    assert [f.claim for f in known] == [f"User is number {n}" for n in reversed(range(30))]
+    assert [f.claim for f in known] == [f"User is number {n}" for n in reversed(range(12))]
 
 
 async def test_the_newest_facts_are_found_behind_expired_ones() -> None:

@@ -1168,7 +1168,7 @@ class Counting(InMemoryStore):
 @pytest.mark.lengthy
 def test_forgetting_costs_the_same_with_many_other_users() -> None:
     costs: list[int] = []
-    for others in (1, 60):
+    for others in (1, 20):
         store = Counting()
         talk = Talk({"first": claims(OSLO, CAT), "my cat": forget("Pixel")}, store=store)
         for number in range(others):

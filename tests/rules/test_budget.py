@@ -25,11 +25,12 @@ from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langgraph.cache.memory import InMemoryCache as NodeCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, RetryPolicy, Send, interrupt
+from langgraph.types import CachePolicy, Command, RetryPolicy, Send, interrupt
 from typing_extensions import TypedDict
 
 from arbiter import EvaluationResult, History, PolicyViolationError, Verdict
@@ -199,6 +200,40 @@ def fan_outs(mode: str, on_deny: str, times: int) -> None:
         if on_deny == "end":
             assert used(budget).calls == 10
             assert used(budget).seconds == pytest.approx(sum(item.duration for item in ran))
+
+
+@MODES
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_output_from_a_node_cache_uses_nothing(inside: bool, mode: str) -> None:
+    """Also in another thread, and where the run pauses beside it."""
+    body = Spy("work")
+    builder: Any = StateGraph(State)
+    builder.add_node(
+        "cached",
+        chain(body) if inside else body,
+        cache_policy=CachePolicy(key_func=lambda state: str(state["amount"])),
+    )
+    builder.add_node("asks", lambda state: {"log": [interrupt("sure?")]})
+    for name in ("cached", "asks"):
+        builder.add_edge(START, name)
+    budget = BudgetChecker("budget", calls=2, per="thread", target_nodes=["work" if inside else "cached"])
+    _, app = governed(builder.compile(checkpointer=InMemorySaver(), cache=NodeCache()), budget)
+
+    def turn(amount: int, where: str) -> None:
+        run(app, {"amount": amount}, thread(where), mode=mode)
+        run(app, Command(resume="yes"), thread(where), mode=mode)
+
+    for where in ("1", "1", "2", "1", "2"):
+        turn(1, where)
+    turn(2, "1")
+    assert len(body.calls) == 2
+    for amount in (1, 2):
+        turn(amount, "1")
+    with pytest.raises(PolicyViolationError, match="2 of 2 calls of this thread are used"):
+        turn(3, "1")
+    for amount in (3, 4):
+        turn(amount, "2")
+    assert len(body.calls) == 4
 
 
 @pytest.mark.lengthy
