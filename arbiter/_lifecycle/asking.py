@@ -108,6 +108,9 @@ def refused_by(run: NodeRun, checker: PolicyChecker, reason: str) -> Raised | No
     return denied(run, checker.name, checker.on_deny, reason, None)
 
 
+_IGNORED = " (a later answer is ignored: a question is answered once)"
+
+
 @dataclass(slots=True)
 class Decision:
     """The decision of a human. `detail` is an edit's changes or a rejection's reason, `by` the name of the
@@ -117,11 +120,13 @@ class Decision:
     kind: Literal["approve", "edit", "reject"]
     detail: Any = None
     by: str | None = None
+    stands: bool = False
+    """True if a later answer to the same question is ignored."""
 
     @property
     def signature(self) -> str:
         done = {"approve": "approved", "edit": "edited", "reject": "rejected"}[self.kind]
-        return done if self.by is None else f"{done} by {self.by!r}"
+        return (done if self.by is None else f"{done} by {self.by!r}") + (_IGNORED if self.stands else "")
 
     @property
     def rejection(self) -> str:
@@ -164,6 +169,9 @@ def put_question(run: NodeRun, payload: Mapping[str, Any], key: str, subject: st
         if type(found) is not Answered:
             continue
         decision = read_answer(found.answer, subject, terms.approvers)
+        if found.ignored:
+            decision.stands = True
+            log(run, "%s was %s", question["policy"], decision.signature)
         if found.asked_at is not None:
             asked = replace(asked, asked_at=found.asked_at)
         answer = Answer(

@@ -116,12 +116,13 @@ class Answered:
     """The answer of a human.
 
     `asked_at` is the time of the first asking, None if it is unknown; `at` is the time of the answer. Both
-    are POSIX seconds.
+    are POSIX seconds. `ignored` is True if another answer came later.
     """
 
     answer: Any
     asked_at: float | None
     at: float
+    ignored: bool = False
 
 
 @dataclass(slots=True)

@@ -214,10 +214,10 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
             _take(question, conf, at, spot, writes)  # it was the answer to that question
         return NO_ANSWER
     elif (known := notes.get(f"answer {ask}")) is not None:
-        if at is None:
-            _drop_repeated(question, conf)
+        later = _drop_repeated(question, conf) if at is None else None
         _take(question, conf, at, spot, writes)  # a crash may have left it
-        return Answered(known["answer"], question["asked_at"], known["at"])
+        ignored = later is not None and later != known["answer"]
+        return Answered(known["answer"], question["asked_at"], known["at"], ignored)
     elif any(_is_mark(value, ask) for value in pad.resume):
         return NO_ANSWER  # the answer was set aside
     elif (given := _given_to(question, conf, spot, writes)) is not None:
@@ -372,18 +372,19 @@ def _take(question: Question, conf: dict[str, Any], at: int | None, spot: int | 
         skip_ours(conf)
 
 
-def _drop_repeated(question: Question, conf: Mapping[str, Any]) -> None:
-    """Drop a resume value that was given to this question, which had its answer: a crash has left it on the screen."""
+def _drop_repeated(question: Question, conf: Mapping[str, Any]) -> Any:
+    """Drop and return a resume value that was given to this question, which had its answer: a crash or a denial has
+    left it on the screen."""
     pad, by_id = conf[CONFIG_KEY_SCRATCHPAD], conf.get(CONFIG_KEY_RESUME_MAP)
     for known in _resumed_in(pad):
         for shown in Writes(known.get("pending_writes", ())).interrupts():
             if not _shows(shown, question):
                 continue
             if not by_id:
-                pad.get_null_resume(True)
-            elif shown.id in by_id and pad.resume and not _is_mark(pad.resume[-1]):
-                pad.resume.pop()
-            return
+                return pad.get_null_resume(True)
+            is_given = shown.id in by_id and pad.resume and not _is_mark(pad.resume[-1])
+            return pad.resume.pop() if is_given else None
+    return None
 
 
 def _shows(shown: Any, question: Question) -> bool:

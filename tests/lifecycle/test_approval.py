@@ -97,6 +97,25 @@ def test_edited_input_is_checked_again(mode: str) -> None:
 
 
 @MODES
+def test_an_answer_after_a_denied_edit_is_ignored_and_the_history_and_the_log_say_so(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    arbiter_os, app = bank(Spy("pay"))
+    caplog.set_level("INFO", "arbiter")
+    run(app, {"log": [], "amount": 20}, thread("1"), mode=mode)
+    for amount in (5000, 5000, 5):  # the same answer again is none that is ignored
+        assert "ignored" not in caplog.text
+        answer = {"type": "edit", "input": {"amount": amount}}
+        with pytest.raises(PolicyViolationError, match="above the absolute limit"):
+            run(app, Command(resume=answer), thread("1"), mode=mode)
+    said = "edited (a later answer is ignored: a question is answered once)"
+    item = arbiter_os.history.last()
+    assert item is not None
+    assert item.notes == {"checker spend_limit": said}
+    assert f"spend_limit was {said}" in caplog.text
+
+
+@MODES
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
