@@ -197,15 +197,27 @@ class ThreadLog:
         return [fact for fact in facts if fact["id"] not in self.by_id]
 
     def restore(self, run: Run, facts: Iterable[RunFact], *, begun: bool) -> None:
-        """Add records for facts of another process. `begun` is True if this process has begun this part of the run
-        too: if records of the run were dropped, the facts may be theirs, and they are counted already.
+        """Add records for facts of another process, and replace those of node runs that paused or failed here and
+        were done there. `begun` is True if this process has begun this part of the run too: if records of the run
+        were dropped, the facts may be theirs, and they are counted already.
         """
         with self.lock:
             if begun and run.counted():
                 return
-            for fact in facts:
-                if fact["id"] not in self.by_id:
-                    self.add(run, record_from(fact))
+            added = [record_from(fact) for fact in facts if self.is_news(fact)]
+            left = {_place_of(each): at for at, each in enumerate(run.records) if added and _is_open(each)}
+            for record in added:
+                if (at := left.pop(_place_of(record), None)) is not None:
+                    self.by_id.pop(run.records[at].id, None)
+                    self.by_id[record.id] = run.records[at] = record
+            for record in added:
+                if self.by_id.get(record.id) is not record:
+                    self.add(run, record)
+
+    def is_news(self, fact: RunFact) -> bool:
+        """True if this process does not know that the node run is done."""
+        known = self.by_id.get(fact["id"])
+        return known is None or (_is_open(known) and known.status != fact.get("status", "completed"))
 
     def denied(self) -> list[Record]:
         with self.lock:
@@ -418,8 +430,10 @@ class Recorder:
         )
         if run is None or not continues:
             run = log.new_run(epoch, past)
-        if pending:
-            log.restore(run, pending, begun=continues)
+        elif news := [fact for fact in past.this_run() if log.is_news(fact)]:
+            log.restore(run, news, begun=True)
+        if news := [fact for fact in first.pending if log.is_news(fact)]:
+            log.restore(run, news, begun=continues)
         run.saved = first.saved
         self._began(run)
         return run, unknown, pending
@@ -525,6 +539,15 @@ def _may_be_a_request() -> bool:
 
 PLAIN = -1
 _LOOK_BACK = 200
+
+
+def _is_open(record: Record) -> bool:
+    """True if the node run ended here in a way in which it may be tried again."""
+    return record.status not in ("completed", "running")
+
+
+def _place_of(record: Record) -> tuple[str, int, str]:
+    return record.node, record.step, record.namespace
 
 
 def _diverged(records: Iterable[Record], value: Value, first: FirstTask) -> bool:

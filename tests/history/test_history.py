@@ -852,3 +852,36 @@ def test_a_node_that_no_governed_graph_has_is_a_warning_with_the_nearest_name() 
 def test_where_no_graph_is_governed_no_name_is_unknown() -> None:
     """A restored history, or one in a process without graphs."""
     assert ArbiterOS().history.last(node="pay") is None
+
+
+@MODES
+def test_a_process_that_resumes_again_knows_what_another_ran_between(mode: str) -> None:
+    """Also that the other has done the node run that paused here."""
+    saver = InMemorySaver()
+
+    def asks(name: str) -> Any:
+        def body(state: Any) -> Any:
+            return {"log": [f"{name} {interrupt(name)}"]}
+
+        body.__name__ = name
+        return body
+
+    def process() -> tuple[ArbiterOS, Any]:
+        nodes = [asks(name) if name in "bdf" else Spy(name) for name in "abcdefg"]
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_policy_checker(Check("fine", allow))
+        return arbiter_os, arbiter_os.govern(chain(*nodes, checkpointer=saver))
+
+    first, other = process(), process()
+    for (arbiter_os, app), sent, ran in (
+        (first, {"log": []}, "ab"),
+        (other, Command(resume="x"), "abcd"),
+        (first, Command(resume="x"), "abcdef"),
+        (other, Command(resume="x"), "abcdefg"),
+    ):
+        run(app, sent, thread("1"), mode=mode)
+        ended = "interrupted" if ran[-1] in "bdf" else "completed"
+        expected = [*((name, "completed") for name in ran[:-1]), (ran[-1], ended)]
+        found = arbiter_os.history_of(thread_id="1")
+        assert [(item.node, item.status) for item in found.items()] == expected
+        assert found.count() == len(ran)
