@@ -107,6 +107,25 @@ def _tables_of_files_are_made_once() -> Generator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _yaml_is_parsed_once() -> Generator[None]:
+    """Packs that ship, and texts that several tests write, are parsed at their first use."""
+    from arbiter._constitution import documents
+
+    whole: Callable[[Any], Any] = vars(documents)["_whole"]
+    trees: dict[tuple[str, object], Any] = {}
+
+    def known(loader: Any) -> Any:
+        key = loader.buffer, loader.bounds
+        if key not in trees:
+            trees[key] = whole(loader)
+        return trees[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "_whole", known)
+        yield
+
+
 @pytest.fixture
 def hold() -> Generator[Hold]:
     """A call that takes until the test lets it go, or ends."""
@@ -230,7 +249,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_finish() -> None:
     # Modules and tests live as long as the run: the collector need not look at them again and again.
     gc.freeze()
-    gc.set_threshold(700, 10, 100)
+    gc.set_threshold(5_000, 10, 100)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

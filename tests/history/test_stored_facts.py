@@ -134,10 +134,10 @@ def size_of(path: Path) -> int:
     return total
 
 
-@pytest.mark.parametrize("turns", [1, 60])
+@pytest.mark.parametrize("turns", [1, 30])
 def test_a_governed_step_stores_at_most_twice_what_a_bare_step_stores(tmp_path: Path, turns: int) -> None:
     """In one long run and over many short ones, with rules whose decisions and scores are stored."""
-    steps = 240 // turns // 2
+    steps = 120 // turns // 2
     sizes: list[int] = []
     for governed in (False, True):
         path = tmp_path / f"{governed}.db"

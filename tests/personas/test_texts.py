@@ -207,7 +207,7 @@ def zipf_messages(words: int) -> list[str]:
         pytest.param(partial(zipf_messages, 60), 6, marks=pytest.mark.slow),
         pytest.param(partial(drawn_messages, 60, WORDLIST), 6, marks=pytest.mark.slow),
         pytest.param(partial(drawn_messages, 60, WORDLIST[:10]), 6, marks=pytest.mark.slow),
-        (partial(canned_messages, 200, 10, 6), 6),
+        pytest.param(partial(canned_messages, 200, 10, 6), 6, marks=pytest.mark.slow),
     ],
     ids=[
         "12 Zipf",

@@ -991,8 +991,14 @@ READ: list[tuple[str, Any, bool]] = [
 
 
 @pytest.mark.lengthy
-@MODES
-@BY_LIMIT
+@pytest.mark.parametrize(
+    ("limit", "mode"),
+    [
+        pytest.param(limit, mode, marks=pytest.mark.slow if (at + other) % 2 else ())
+        for at, limit in enumerate(LIMITS)
+        for other, mode in enumerate(["sync", "async"])
+    ],
+)
 @pytest.mark.parametrize(("kind", "args", "allowed"), READ)
 def test_the_checked_arguments_are_those_that_the_tool_gets(
     kind: str, args: dict[str, Any], allowed: bool, limit: str, mode: str

@@ -62,7 +62,7 @@ nodes = st.builds(
     attempts=st.sampled_from([0, 2, 3]),
     defer=st.sampled_from([False, False, False, True]),
 )
-GENERATED = examples(0.6)
+GENERATED = examples(0.4)
 plans = st.builds(
     Plan,
     nodes=st.lists(nodes, min_size=1, max_size=5).map(tuple),
