@@ -54,8 +54,14 @@ if STRESS != "full":
 
 # `asyncio.run` looks up the handler of its interrupt, and Python then puts the task with its whole result into the
 # text of an exception that it drops.
-to_enum: Callable[[object, type], object] = vars(signal)["_int_to_enum"]
-vars(signal)["_int_to_enum"] = lambda value, enum: to_enum(value, enum) if isinstance(value, int) else value
+_to_enum: Callable[[object, type], object] = vars(signal)["_int_to_enum"]
+
+
+def _number_to_enum(value: object, enum: type) -> object:
+    return _to_enum(value, enum) if isinstance(value, int) else value
+
+
+setattr(signal, "_int_to_enum", _number_to_enum)  # noqa: B010 - a checker knows no such attribute
 
 Found = tuple[str | None, str]
 

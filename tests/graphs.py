@@ -573,7 +573,7 @@ class Names:
     def plain(self, value: Any) -> Any:
         """`value` as data: types named, random parts replaced."""
         # First what is found most often: to look up the class of anything else takes long.
-        kind = type(value)
+        kind: Any = value.__class__
         if kind is str:
             return self.scrub(value)
         if kind is dict:

@@ -86,8 +86,8 @@ class Origin:
         """
         self.describe = describe
         self._described: Described | None = None
-        nodes = (graph, *graph.nodes.values())
-        self.caches = any(node.cache_policy is not None for node in nodes)
+        policies: list[Any] = [graph.cache_policy, *(node.cache_policy for node in graph.nodes.values())]
+        self.caches = any(policy is not None for policy in policies)
         """True if a node cache may serve outputs."""
 
     def described(self) -> Described | None:

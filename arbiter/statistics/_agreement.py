@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain, product
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from arbiter.errors import ParameterError
 from arbiter.statistics._numbers import in_units, is_finite, listed
@@ -58,9 +58,11 @@ def krippendorff_alpha(
     _one_of("krippendorff_alpha", "level", level, Level)
     given: list[tuple[Any, ...]] = []
     for place, unit in enumerate(listed("krippendorff_alpha", "units", units, "lists")):
-        if type(unit) is not tuple and type(unit) is not list:
-            unit = listed("krippendorff_alpha", f"units[{place}]", unit, "labels")
-        given.append(tuple([label for label in unit if label is not None] if None in unit else unit))
+        known = type(unit) is tuple or type(unit) is list
+        own: Any = (
+            cast(Any, unit) if known else listed("krippendorff_alpha", f"units[{place}]", unit, "labels")
+        )
+        given.append(tuple([label for label in own if label is not None] if None in own else own))
     given = [unit for unit in given if len(unit) > 1]
     if level != "nominal":
         labels = _numbers("krippendorff_alpha", dict.fromkeys(chain.from_iterable(given)))

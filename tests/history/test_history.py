@@ -873,12 +873,10 @@ def test_a_process_that_resumes_again_knows_what_another_ran_between(mode: str) 
         return arbiter_os, arbiter_os.govern(chain(*nodes, checkpointer=saver))
 
     first, other = process(), process()
-    for (arbiter_os, app), sent, ran in (
-        (first, {"log": []}, "ab"),
-        (other, Command(resume="x"), "abcd"),
-        (first, Command(resume="x"), "abcdef"),
-        (other, Command(resume="x"), "abcdefg"),
+    for number, ((arbiter_os, app), ran) in enumerate(
+        ((first, "ab"), (other, "abcd"), (first, "abcdef"), (other, "abcdefg"))
     ):
+        sent: Any = Command(resume="x") if number else {"log": []}
         run(app, sent, thread("1"), mode=mode)
         ended = "interrupted" if ran[-1] in "bdf" else "completed"
         expected = [*((name, "completed") for name in ran[:-1]), (ran[-1], ended)]

@@ -202,6 +202,14 @@ def fan_outs(mode: str, on_deny: str, times: int) -> None:
             assert used(budget).seconds == pytest.approx(sum(item.duration for item in ran))
 
 
+def _amount(state: Any) -> str:
+    return str(state["amount"])
+
+
+def _asks(state: Any) -> Any:
+    return {"log": [interrupt("sure?")]}
+
+
 @MODES
 @pytest.mark.parametrize("inside", [False, True])
 def test_an_output_from_a_node_cache_uses_nothing(inside: bool, mode: str) -> None:
@@ -211,9 +219,9 @@ def test_an_output_from_a_node_cache_uses_nothing(inside: bool, mode: str) -> No
     builder.add_node(
         "cached",
         chain(body) if inside else body,
-        cache_policy=CachePolicy(key_func=lambda state: str(state["amount"])),
+        cache_policy=CachePolicy(key_func=_amount),
     )
-    builder.add_node("asks", lambda state: {"log": [interrupt("sure?")]})
+    builder.add_node("asks", _asks)
     for name in ("cached", "asks"):
         builder.add_edge(START, name)
     budget = BudgetChecker("budget", calls=2, per="thread", target_nodes=["work" if inside else "cached"])
