@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict, get_args
 from weakref import WeakKeyDictionary
 
 from arbiter._threads.forks import new_lock, new_rlock
@@ -178,7 +178,7 @@ class Contract:
                 given = () if given is None else (given,)
                 setattr(self, several, given)
             is_several = isinstance(given, Collection)
-            if not is_several or not all(isinstance(each, str) for each in cast(Any, given)):
+            if not is_several or not all(isinstance(each, str) for each in given):
                 what = f"{several} is {given!r:.80}; expected {names}, such as {several} = ({example!r},)"
                 raise RegistrationError(f"{self.kind} {found!r}: {what}.")
         self._ensure_mode(self.mode)
