@@ -266,7 +266,9 @@ class NodeAttempt(NodeRun):
         if conf.get(CONFIG_KEY_RESUMING):
             skip_ours(conf)
             if channel.ran is None and channel.origin.caches:
-                channel.ran = finished_tasks(conf)
+                done = finished_tasks(conf)
+                if channel.ran is None:  # a task beside this one may have run meanwhile
+                    channel.ran = done
             self.may_have_asked = self._may_have_asked()
         if settings.listeners:
             info = info_of(settings, execution, conf, run, parent)
@@ -472,8 +474,7 @@ class NodeAttempt(NodeRun):
         if self.node.core.keeps_facts:
             fact = self.fact()
             channel = self._taker()
-            if self.channel.ran is not None:
-                self.channel.ran.add(self.record.id)
+            self._note_ran()
             if self.parent is not None:
                 self._report(fact)
         if self.node.commits:
@@ -500,10 +501,15 @@ class NodeAttempt(NodeRun):
         if not self.node.core.keeps_facts:
             return
         fact = self.fact()
+        self._note_ran()
         command: Any = cast(Any, exc).args[0]
         if self.is_own(command):
             self._commit(fact, self._taker())
         self._report(fact)
+
+    def _note_ran(self) -> None:
+        if self.channel.ran is not None:
+            self.channel.ran.add(self.record.id)
 
     def _taker(self) -> FactsChannel | None:
         """The channel that gets the fact directly, or None if the fact must be a write.

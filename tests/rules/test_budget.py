@@ -244,6 +244,29 @@ def test_an_output_from_a_node_cache_uses_nothing(inside: bool, mode: str) -> No
     assert len(body.calls) == 4
 
 
+def _to_parent(state: Any) -> Command[Any]:
+    return Command(graph=Command.PARENT, update={"log": ["inside"]}, goto="after")
+
+
+@MODES
+def test_a_graph_that_commands_its_parent_uses_budget_beside_a_node_cache(mode: str) -> None:
+    saver, inner, builder = InMemorySaver(), StateGraph(State), StateGraph(State)
+    inner.add_node("commands", _to_parent)
+    inner.add_edge(START, "commands")
+    builder.add_node("before", lambda state: {"log": ["before"]}, cache_policy=CachePolicy(key_func=_amount))
+    builder.add_node("sub", inner.compile())
+    builder.add_node("after", lambda state: {"log": ["after"]})
+    builder.add_edge(START, "before")
+    builder.add_edge("before", "sub")
+    graph = builder.compile(checkpointer=saver, cache=NodeCache())
+    for _ in range(2):
+        budget = BudgetChecker("budget", calls=2, per="thread", target_nodes=["sub"])
+        run(governed(graph, budget)[1], {"amount": 1}, thread("1"), mode=mode)
+    budget = BudgetChecker("budget", calls=2, per="thread", target_nodes=["sub"])
+    with pytest.raises(PolicyViolationError, match="2 of 2 calls of this thread are used"):
+        run(governed(graph, budget)[1], {"amount": 1}, thread("1"), mode=mode)
+
+
 @pytest.mark.lengthy
 @MODES
 def test_a_raised_denial_admits_exactly_the_limit_over_all_resumes(mode: str) -> None:
