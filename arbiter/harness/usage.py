@@ -155,9 +155,13 @@ class Usage:
         self, purse: Purse, model: str, reply: JudgeReply, *, thread_id: str = "", replayed: bool = False
     ) -> None:
         """Count the calls of a judge. If one of them did not report its tokens, the others count all the same."""
-        calls = [(tokens, 1) for tokens in reply.usages] or [(reply.usage, reply.calls)]
-        for tokens, count in calls:
-            self.add(purse, model, tokens, calls=count, thread_id=thread_id, replayed=replayed)
+        told = [tokens for tokens in reply.usages if tokens is not None]
+        for tokens in told:
+            self.add(purse, model, tokens, thread_id=thread_id, replayed=replayed)
+        if (
+            others := reply.calls - len(told)
+        ) > 0 or not told:  # a refused request is a call without an answer
+            self.add(purse, model, reply.usage, calls=others, thread_id=thread_id, replayed=replayed)
 
     def begin(self, purse: Purse, thread_id: str) -> None:
         """Note that a call begins, of which `add` will count the answer."""
@@ -195,7 +199,7 @@ class Usage:
 
     def _put(self, purse: Purse, model: str, thread_id: str, spent: Spent, *, is_new: bool = True) -> None:
         with self._lock:
-            if spent.usd is None and spent.calls > spent.unknown_calls:
+            if spent.usd is None and not spent.unknown_calls:  # else it may have a price
                 self._unpriced.add(model)
             if spent != NOTHING:
                 models = self._spent[thread_id][purse]

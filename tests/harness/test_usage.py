@@ -12,6 +12,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from arbiter.harness import Case, Suite
 from arbiter.harness.usage import Spent, Usage
+from arbiter.models import JudgeReply
 from tests.scripted import EndpointError, Scripted, usage
 from tests.support import MODES
 
@@ -99,6 +100,22 @@ def test_earlier_sessions_of_a_run_are_counted_with_it(tokens: Any) -> None:
     after.restore("a", kept)
     assert after.of("a") == before.of("a")
     assert after.total == before.total
+
+
+def test_a_model_that_was_silent_once_in_an_earlier_session_may_have_a_price() -> None:
+    before, after = Usage(prices={"m": {"input": 1.0, "output": 1.0}}), Usage()
+    before.add("target", "m", usage(10, 2), thread_id="a")
+    before.add("target", "m", None, thread_id="a")
+    after.restore("a", {"target": {"m": before.of("a")["target"]["m"].to_dict()}})
+    assert after.unpriced == ()
+
+
+def test_a_refused_request_of_a_judge_is_a_call() -> None:
+    spent = Usage()
+    spent.add_reply("judge", "m", JudgeReply(value={}, calls=2, usages=(None,)))
+    assert (spent.total.calls, spent.total.unknown_calls) == (2, 2)
+    spent.add_reply("judge", "m", JudgeReply(value={}, calls=3, usages=(None, usage(10, 2))))
+    assert (spent.total.calls, spent.total.unknown_calls, spent.total.tokens) == (5, 4, 12)
 
 
 def test_a_model_without_a_price_is_named_also_if_another_process_called_it() -> None:
