@@ -120,10 +120,13 @@ class ChatJudge:
     a model object keeps its own.
     """
 
+    named: tuple[str, float | None] | None = None
+    """The text and the temperature of a model that is made here."""
+
     def __init__(self, model: ChatModel | str, *, temperature: float | None = 0.0) -> None:
         self.model = model_of(model) if temperature is None else model_of(model, temperature=temperature)
-        self.named = (model, temperature) if isinstance(model, str) else None
-        """The text and the temperature of a model that is made here."""
+        if isinstance(model, str):
+            self.named = (model, temperature)
 
     def judge(self, request: JudgeRequest) -> JudgeReply:
         """Ask the model, at most twice. Raises the model's errors."""
