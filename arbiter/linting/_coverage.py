@@ -153,12 +153,13 @@ def tools_that_do_not_exist(graph: Graph, contracts: Sequence[Contract]) -> Iter
 
 
 def errors_that_do_not_exist(contracts: Sequence[Contract]) -> Iterator[Finding]:
-    """Misspelt exceptions of Python. Other unknown names may be of packages that are not imported yet."""
+    """Misspelt exceptions of Python, of which the program has none of that name either. Other unknown names may be of
+    packages that are not imported yet."""
     known = [name for name, value in vars(builtins).items() if _is_exception(value)]
     for rule in contracts:
         for name in sorted(getattr(rule, "errors", None) or ()) if is_a(rule, "ErrorRouter") else ():
             meant = None if "." in name or name in known else misspelt(name, known)
-            if meant is not None:
+            if meant is not None and name not in _names_below(BaseException):
                 yield Finding(
                     code="unknown-error",
                     severity="warning",
@@ -166,12 +167,17 @@ def errors_that_do_not_exist(contracts: Sequence[Contract]) -> Iterator[Finding]
                     f"{meant!r}?",
                     rule=rule.name,
                     source=source_of(rule),
-                    remedy="Correct the name in errors. An exception of a package has the module in front.",
+                    remedy="Correct the name in errors, or put the module of a package in front of it.",
                 )
 
 
 def _is_exception(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, BaseException)
+
+
+def _names_below(kind: type) -> set[str]:
+    """The names of all classes that derive from a class."""
+    return {name for each in type.__subclasses__(kind) for name in (each.__name__, *_names_below(each))}
 
 
 def targets_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> Iterator[Finding]:

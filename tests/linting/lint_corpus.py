@@ -1079,6 +1079,17 @@ bug(
     ),
     severity="warning",
 )
+
+
+class NodeError(Exception):
+    """Its name is nearly that of Python's `NameError`."""
+
+
+clean(
+    "an exception of the program itself",
+    graph("START draft pay END"),
+    ErrorRouter("unlucky", "pay", errors=["NodeError"]),
+)
 bug(
     "an exception in the wrong case",
     ("unknown-error", ""),
