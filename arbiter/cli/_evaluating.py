@@ -605,7 +605,7 @@ def _drops(row: Row, wanted: float | None) -> Sequence[float] | None:
     """The usual drops of a row and the one that is wanted; that alone for a scale without an end."""
     if wanted is None:
         return None
-    return sorted({wanted, *(usual_drops(row) if math.isfinite(row.scale[1]) else ())})
+    return sorted({wanted, *(usual_drops(row) if all(map(math.isfinite, row.scale)) else ())})
 
 
 def _against(report: Report, row: str) -> RowComparison | None:

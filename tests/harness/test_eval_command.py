@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from arbiter.cli import _streams
 from arbiter.cli._app import main
 from arbiter.errors import ArbiterError
-from arbiter.harness import journal
+from arbiter.harness import Case, CaseRun, Score, Suite, journal
 from tests.cli.cli_support import invoked
 from tests.harness.parity import SUITE
 from tests.scripted import Named
@@ -336,6 +337,17 @@ def test_a_plan_says_how_many_cases_it_takes(files: Path) -> None:
     for drop in ("0", "-1", "nan", "inf"):
         said = Said("plan", "--drop", drop)
         assert (said.code, f"--drop is {drop}; expected a number above 0" in said.err) == (2, True)
+
+
+def test_a_drop_is_planned_for_a_scale_without_a_lower_end(project: Path) -> None:
+    losses = iter(range(6))
+
+    def gain(run: CaseRun) -> Score:
+        return Score("gain", -float(next(losses)), scale=(-math.inf, 0.0))
+
+    Suite("gains", [Case("a", 1), Case("b", 2)], scorers=[gain], repeats=3).run(repr)
+    said = Said("plan", "--drop", "0.1", "--row", "gain")
+    assert (said.code, "drop to find    0.10" in said.out) == (0, True), said.err
 
 
 @pytest.mark.parametrize(
