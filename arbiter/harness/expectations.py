@@ -290,7 +290,7 @@ def at_most_tokens(most: int) -> Check:
     def check(run: CaseRun) -> str | None:
         if run.tokens > most:
             return f"used {run.tokens:,} tokens; expected at most {most:,}"
-        return "the tokens are unknown: a call did not report its own" if run.known_tokens is None else None
+        return "the tokens are unknown: no call reported its own" if run.known_tokens is None else None
 
     return check
 

@@ -93,8 +93,8 @@ class CaseRun:
 
     @property
     def known_tokens(self) -> int | None:
-        """As `tokens`; None if a call did not report its own."""
-        return None if any(of.get("unknown_calls") for of in self.usage.values()) else self.tokens
+        """As `tokens`; None if there were calls, and none reported its own. One that failed reports none."""
+        return self.tokens or (None if any(of.get("unknown_calls") for of in self.usage.values()) else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,6 +129,29 @@ def test_tokens_that_a_call_of_the_target_did_not_report_pass_no_limit(project: 
     assert found["tokens"] == (None, "abstained")
 
 
+def test_a_call_of_the_target_that_failed_and_was_made_again_breaks_no_limit_of_tokens(project: Path) -> None:
+    """Such as one that the provider refused because there were too many."""
+    writer = Scripted(answers=[ConnectionError("429")]).with_fallbacks([model("Hi.")])
+    data = {
+        "suite": "again",
+        "scorers": [{"name": "tokens", "use": "tokens", "most": 100}],
+        "cases": [{"id": "a", "input": 1, "expect": {"max_tokens": 100, "condition": "tokens == 10"}}],
+    }
+    (project / "suite.yaml").write_text(json.dumps(data))
+    suite = load_suite("suite.yaml")
+    [result] = suite.run(lambda given: str(writer.invoke("Hi").text), folder=None).results
+    assert [score.passed for score in result.scores] == [True, True, True]
+
+
+def test_a_judge_of_a_derived_class_needs_no_more_than_a_model() -> None:
+    class Own(ChatJudge):
+        def __init__(self) -> None:
+            self.model = model(GRADE)
+
+    suite = Suite("own", cases_of_graph(1), evaluators=[JudgeEvaluator("good", "Good.", Own())])
+    assert suite.run(chain(Spy("plan")), folder=None).rows["good"].mean == 0.8
+
+
 def test_tokens_that_no_call_reported_are_unknown() -> None:
     judge = JudgeEvaluator("good", "Good.", Scripted(answers=[AIMessage(GRADE)]))
     suite = Suite("one", cases_of_graph(1), evaluators=[judge])
