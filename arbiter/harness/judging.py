@@ -110,14 +110,15 @@ class Judging:
         }
 
     def details_of(self, evaluator: NodeEvaluator) -> dict[str, dict[str, str]]:
-        """Hashes of the parts of its version and of its judges, so that a message can name what changed in them."""
+        """Short hashes of the parts of its version and of its judges, so that a message can name what changed in them.
+        Each recorded answer has them."""
         row, asked = evaluator.name, _asked_by(evaluator)
         details = {
-            f"row {row}": {f"{name} of {row}": part for name, part in evaluator.version_parts().items()}
+            f"row {row}": {f"{name} of {row}": part[:8] for name, part in evaluator.version_parts().items()}
         }
         if asked:
             details[f"judge of {row}"] = {
-                f"{name} of the judge of {row}": hash_of([settings[name] for settings in asked])
+                f"{name} of the judge of {row}": hash_of([settings[name] for settings in asked])[:8]
                 for name in asked[0]
             }
         return details

@@ -138,6 +138,13 @@ def test_a_failure_that_a_case_expects_is_recorded_once() -> None:
     assert len(plan.calls) == 1
 
 
+def test_a_recorded_answer_stays_small() -> None:
+    """There is one for each case, in a file that is committed."""
+    suite().run(graph(Spy("plan")), mode="record")
+    first = Path("recordings/recorded/answers.jsonl").read_text().splitlines()[0]
+    assert len(first) < 2_000
+
+
 def test_outdated_recordings_mark_the_report() -> None:
     suite().run(graph(Spy("plan")), mode="record")
     stale = Recordings("recordings/recorded", allow_stale=True)
