@@ -177,7 +177,8 @@ def _is_exception(value: object) -> bool:
 
 def _names_below(kind: type) -> set[str]:
     """The names of all classes that derive from a class."""
-    return {name for each in type.__subclasses__(kind) for name in (each.__name__, *_names_below(each))}
+    below: list[type] = type.__subclasses__(kind)
+    return {name for each in below for name in (each.__name__, *_names_below(each))}
 
 
 def targets_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> Iterator[Finding]:

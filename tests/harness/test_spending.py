@@ -138,8 +138,11 @@ def test_a_call_of_the_target_that_failed_and_was_made_again_breaks_no_limit_of_
         "cases": [{"id": "a", "input": 1, "expect": {"max_tokens": 100, "condition": "tokens == 10"}}],
     }
     (project / "suite.yaml").write_text(json.dumps(data))
-    suite = load_suite("suite.yaml")
-    [result] = suite.run(lambda given: str(writer.invoke("Hi").text), folder=None).results
+
+    def write(given: Any) -> str:
+        return str(writer.invoke("Hi").text)
+
+    [result] = load_suite("suite.yaml").run(write, folder=None).results
     assert [score.passed for score in result.scores] == [True, True, True]
 
 
