@@ -28,7 +28,9 @@ class UnmadeModel(BaseChatModel):
         return "unmade"
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> Any:
-        provider, _, name = str(self).rpartition(":")
+        provider, colon, name = str(self).partition(":")
+        if not colon:
+            provider, name = "", provider
         return {"ls_model_type": "chat", "ls_provider": provider, "ls_model_name": name}
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:

@@ -31,6 +31,7 @@ from arbiter.models import (
     quote,
     visible,
 )
+from arbiter.models._asking import models_unasked
 from tests.scripted import EndpointError, RefusesTools, Scripted, ScriptedTools, tool_call, usage
 from tests.support import MODES, Hold, examples
 
@@ -497,3 +498,14 @@ def test_a_function_can_be_a_model(given: str) -> None:
 
     model: Any = RunnableLambda((lambda messages: AIMessage(GOOD)) if given == "sync" else later)
     assert asyncio.run(aask(model, QUESTION, Mark)).value == MARK
+
+
+@pytest.mark.parametrize(
+    ("name", "provider", "model"),
+    [("ollama:llama3:8b", "ollama", "llama3:8b"), ("gpt-5-mini", "", "gpt-5-mini")],
+)
+def test_a_model_that_is_only_named_has_its_provider_in_traces(name: str, provider: str, model: str) -> None:
+    with models_unasked("replay"):
+        named: Any = model_of(name)
+    told = named._get_ls_params()
+    assert (told["ls_provider"], told["ls_model_name"]) == (provider, model)
