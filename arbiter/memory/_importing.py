@@ -38,7 +38,8 @@ _NOBODY = "?"
 """Stands for an entity without a usable id, to look for more mistakes."""
 _LISTS = (KEYS, *_RECORDS, PROFILES, "own_names", "tombstones")
 _SOURCES = "source_message_ids"
-_IDS = frozenset((_SOURCES, "room_ids"))
+_IDS = {0: ("entity_id",), 2: (_SOURCES, "room_ids", "speaker")}
+"""The keys of ids in a profile or a list of names, by their depth."""
 _MOST = 50
 _DEEPEST = 50
 
@@ -338,19 +339,20 @@ def _words_of(record: Record | None, value: Value) -> Iterable[str]:
         case Relationship():
             return [*(tag.replace("_", " ") for tag in record.tags), *_texts_in(record.metadata)]
         case None:
-            return _texts_in(value, but=_IDS)
+            return _texts_in(value, _IDS)
         case _:
             return ()
 
 
-def _texts_in(value: Any, but: Collection[str] = ()) -> Iterable[str]:
-    """The texts in a value of JSON, without those under the keys `but`."""
+def _texts_in(value: Any, but: Mapping[int, Collection[str]] | None = None, depth: int = 0) -> Iterable[str]:
+    """The texts in a value of JSON, without those under the keys `but` of their depth."""
     parts: Any = value
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for key, part in parts.items():
-            yield from () if key in but else _texts_in(part, but)
+            if key not in (but or {}).get(depth, ()):
+                yield from _texts_in(part, but, depth + 1)
     elif isinstance(value, list | tuple):
         for part in parts:
-            yield from _texts_in(part, but)
+            yield from _texts_in(part, but, depth + 1)

@@ -238,7 +238,7 @@ def test_long_ids_names_and_values_cost_a_program_little(text: str) -> None:
         for name, steps in ((f"x{long}", ["look"]), ("look", [f"x{long}"]), ("look", parts)):
             with pytest.raises(ParameterError, match="at most 20,000 characters together"):
                 memory.create_goal("room", name, steps, entity_id="ada")
-        with pytest.raises(ParameterError, match="more than 8,000 characters"):
+        with pytest.raises(ParameterError, match="more than 20,000 characters"):
             memory.import_({"entity_id": "ada", "profiles": [{"schema": long}]})
 
     for work in (

@@ -304,3 +304,28 @@ def test_values_that_are_nested_too_deeply_are_a_mistake(levels: int, kind: type
         with pytest.raises(ParameterError, match="nested deeper than 50 levels"):
             memory.import_(given)
     assert memory.import_([{**claim, "origin": {"a": {"b": ["c"]}}}]) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"room_ids": {"value": "my password is hunter2xy"}}, {"a": {"value": {"speaker": "AKIAIOSFODNN7EXAMPLE"}}}],
+)
+def test_a_secret_in_a_profile_is_refused_under_any_name(fields: dict[str, Any]) -> None:
+    memory = EvaluationCycle(store=InMemoryStore()).memory
+    with pytest.raises(ParameterError, match="it holds a secret"):
+        memory.import_({"entity_id": "ada", "profiles": [{"schema": "P", "fields": fields}]})
+
+
+def test_long_texts_and_ids_of_an_earlier_export_are_imported() -> None:
+    memory = EvaluationCycle(store=InMemoryStore()).memory
+    long, who = "a walk by the sea " * 1_000, "ada" * 10_000
+    sources = {"source_message_ids": [who], "room_ids": [who]}
+    field = {"value": "Oslo", "at": "2026-01-01", "visibility": "entity", **sources}
+    export = {
+        "entity_id": who,
+        "profiles": [{"schema": "P", "entity_id": who, "fields": {"city": field}}],
+        "own_names": [{"names": [{"name": "Ada", "speaker": who, "source_message_ids": [who]}]}],
+        "thoughts": [{"id": "t", "text": long, "room_id": "r", "at": "2026-01-01"}],
+        "goals": [{"id": "g", "room_id": "r", "entity_id": who, "name": long}],
+    }
+    assert memory.import_(export) == 4

@@ -1208,3 +1208,38 @@ def test_what_is_forgotten_while_a_model_reads_is_not_learned_again_from_what_it
     talk.reads = {"live": claims(claim)}
     talk.say("I live in Oslo again")
     assert claim in talk.known()
+
+
+def repeating(words: str, claim: str, **more: Any) -> Reading:
+    """A claim that a model gives with the id of the known one with these words."""
+
+    def read(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
+        [id] = [id for id, text in known.items() if words in text]
+        return claims({"claim": claim, "type": "fact", "known_id": id, **more})(said, known)
+
+    return read
+
+
+def test_a_claim_that_repeats_a_record_of_another_entity_is_learned() -> None:
+    bergen = {"claim": "Bob lives in Bergen", "type": "fact", "subject": "bob"}
+    again = repeating("Bergen", "Bob lives in Bergen, Norway", subject="bob")
+    talk = Talk({"in Bergen": claims(bergen), "still": again})
+    talk.say("bob lives in Bergen")
+    talk.memory.register_entity("bob", "bob")
+    talk.say("bob is still there, in Norway")
+    assert talk.known("bob") == ["Bob lives in Bergen, Norway"]
+
+
+def test_a_claim_that_repeats_a_record_with_a_new_subject_is_learned() -> None:
+    east = "User lives in the east of Oslo"
+    talk = Talk(
+        {
+            "Ada lives": claims({"claim": OSLO, "type": "fact", "subject": "Ada"}),
+            "I'm Ada": claims({"claim": "User is Ada", "type": "fact", "slot": "name", "value": "Ada"}),
+            "not Ada": repeating("Oslo", east),
+        }
+    )
+    for text in ("Ada lives in Oslo", "I'm Ada", "I'm not Ada. But I live in Oslo too, in the east."):
+        talk.say(text, user="u1")
+    subjects = {fact.claim: fact.subject for fact in talk.memory.facts("u1", state=None)}
+    assert (subjects[OSLO], subjects[east]) == ("Ada", "u1")

@@ -254,13 +254,14 @@ class FactEvaluator(CognitiveEvaluator):
             )
             await self._take_back(ctx, edited, claims)
             kept = wishes.still_claimed(claims)
+            gone = {fact.id for fact in wishes.carried.gone}
             ingested = await facts_of(ctx).ingest(
                 kept,
                 ctx,
                 evaluator=self.name,
                 model=self.model,
                 names=await self._names(outcome.value.names, fresh, ctx),
-                shown=[fact for fact in known if fact.id not in {one.id for one in wishes.carried.gone}],
+                shown=[fact for fact in known if fact.id not in gone],
             )
             updates = updates_in(outcome.value, self.schemas)
             carried = replace(

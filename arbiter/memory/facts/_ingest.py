@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from arbiter.memory._context import EvalContext
-from arbiter.memory._records import KINDS, Claim, Fact, Ingested
+from arbiter.memory._records import Claim, Fact, Ingested
 from arbiter.memory.facts._adjudication import Pair, Relation, adjudicate
 from arbiter.memory.facts._changes import CLOSED, opens, outdated, says_alone
 from arbiter.memory.facts._intake import Candidate, Intake
@@ -210,15 +210,11 @@ class Ingestion:
         return "duplicate" if fact.subject == candidate.subject else "corrects"
 
     async def _was_forgotten(self, candidate: Candidate) -> bool:
-        """True if the claim repeats a record that was deleted, in another thread or process, since the model has
+        """True if the claim repeats a record that was forgotten, in another thread or process, since the model has
         seen it."""
-        for id in (candidate.id, candidate.claim.known_id):
-            fact = self.shown.get(id or "")
-            if fact is None or candidate.moved or not candidate.is_about(fact.subject):
-                continue
-            if KINDS[fact.type] in candidate.kinds and await self.knowledge.find(candidate, fact.id) is None:
-                return True
-        return False
+        repeated = {id for id in (candidate.id, candidate.claim.known_id) if id in self.shown}
+        facts = [self.shown[id] for id in repeated if candidate.is_about(self.shown[id].subject)]
+        return candidate.moved is None and any([await self.knowledge.was_forgotten(fact) for fact in facts])
 
     async def _take_in(self, judged: _Judged) -> None:
         candidate = judged.candidate

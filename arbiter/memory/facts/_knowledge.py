@@ -108,6 +108,16 @@ class Knowledge:
                 return True
         return False
 
+    async def was_forgotten(self, fact: Fact) -> bool:
+        """True if a record is gone because it was forgotten: another subject, or another type, moves it too."""
+        for scope in dict.fromkeys((fact.subject, *fact.speakers, fact.speaker)):
+            for kind in KINDS.values():
+                if await self.store.aget(namespace(self.agent_id, kind, scope), fact.id) is not None:
+                    return False
+        rooms = [Tombstones(self.store, self.agent_id, room_id) for room_id in fact.room_ids]
+        sources = {*fact.source_message_ids}
+        return not sources or any([sources <= (await room.read()).forgotten for room in rooms])
+
     async def told_of(self, speaker: str, name: str) -> list[Known]:
         """The records that a speaker alone has told of somebody of that name, who takes no part; oldest
         first."""

@@ -12,7 +12,7 @@ import re
 from arbiter.memory._secrets import DETECT
 from arbiter.memory.facts._rules import FactRules
 from arbiter.redaction import found_in
-from arbiter.redaction._texts import MOST_CHARACTERS, bare
+from arbiter.redaction._texts import bare
 
 _SECRET_SLOT = re.compile(
     r"(?:^|[._\s-])(?:pass\s?-?(?:word|code|phrase)s?|passwd|pwd?|pin(?:[ _-]?(?:code|number))?|cvv2?|cvc|security code"
@@ -24,7 +24,9 @@ _SECRET_SLOT = re.compile(
 """The key of a slot whose value is always a secret."""
 
 
-UNFIT = f"a secret, or a text of more than {MOST_CHARACTERS:,} characters, and is never stored"
+MOST_TEXT = 20_000
+"""Characters of a text that is looked at."""
+UNFIT = f"a secret, or a text of more than {MOST_TEXT:,} characters, and is never stored"
 
 
 def has_secret(
@@ -33,13 +35,16 @@ def has_secret(
     """True if a field of a claim is a secret, or its fields together are, or if one is too long to be looked at."""
     if slot and value and _SECRET_SLOT.search(slot[:200]):
         return True
-    subject = subject and subject[:MOST_CHARACTERS]  # an id
-    parts = [part for part in (claim, subject, slot, value) if part]
-    if any(len(part) > MOST_CHARACTERS for part in parts):
+    parts = [part for part in (claim, slot, value) if part]
+    if any(len(part) > MOST_TEXT for part in parts):
         return True
     # A value alone may look harmless: "hunter2" is a secret only together with "password".
     joined = [f"{part}: {value}" for part in (claim.rstrip(" ."), slot) if part and value]
-    return any(found_in(bare(part), DETECT) for part in (*parts, *joined))
+    texts = [bare(part) for part in (*parts, *joined)]
+    if any(len(text) > 2 * MOST_TEXT for text in texts):  # NFKC makes 18 characters of one in the worst case
+        return True
+    who = bare((subject or "")[:MOST_TEXT])[:MOST_TEXT]
+    return any(found_in(text, DETECT) for text in (*texts, who) if text)
 
 
 def may_keep(text: str, rules: FactRules | None) -> bool:

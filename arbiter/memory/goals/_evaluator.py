@@ -22,7 +22,7 @@ from arbiter.memory._evaluators import (
 )
 from arbiter.memory._options import text
 from arbiter.memory._records import Goal, GoalStatus, readable
-from arbiter.memory.facts._privacy import UNFIT, has_secret, may_keep
+from arbiter.memory.facts._privacy import MOST_TEXT, UNFIT, has_secret, may_keep
 from arbiter.memory.goals._updates import (
     Allowed,
     Applied,
@@ -36,8 +36,6 @@ from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.memory.stores._portable import joined
 from arbiter.models import ChatModel
 
-MOST_TEXT = 20_000
-"""Characters of a goal: a model sees no more of all goals together."""
 MAX_GOALS = 50
 """Goals of a room that a model sees, the first by id."""
 
