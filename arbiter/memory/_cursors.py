@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from arbiter.memory._conversation import counts, originals, text_of
 from arbiter.memory._notes import key_of_messages
-from arbiter.memory._records import Record
+from arbiter.memory._records import Record, short_id
 from arbiter.memory.stores import MemoryStore, Value, namespace
 
 TAIL = 64
@@ -250,7 +250,7 @@ def _cursor(value: Value | None) -> Cursor:
 
 
 def _texts_in(value: Value | None) -> dict[str, str]:
-    return {str(id): str(mark) for id, mark in (value or {}).get("texts", ())}
+    return {short_id(str(id)): str(mark) for id, mark in (value or {}).get("texts", ())}
 
 
 def _mark(message: BaseMessage, key: bytes) -> str:

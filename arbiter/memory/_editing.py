@@ -25,6 +25,7 @@ from arbiter.memory._records import (
     Ingested,
     Sensitivity,
     Visibility,
+    short_id,
     time_of,
 )
 from arbiter.memory.answers import CallBudget
@@ -112,7 +113,7 @@ class Editing:
         except (TypeError, ValueError):
             problem = f"expected a datetime, got {claim.valid_from!r:.80}."
             raise ParameterError("remember", "valid_from", problem) from None
-        said = HumanMessage(claim.claim, id=source or str(uuid4()))
+        said = HumanMessage(claim.claim, id=short_id(source or str(uuid4())))
         claim = replace(claim, valid_from=since, source_message_ids=(str(said.id),))
         ingested, fact = await self.state(
             entity_id, claim, Place(room_id=room_id, messages=[said]), by="remember"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
@@ -21,7 +22,7 @@ MIN_PREFIX = 6
 MAX_NAME = 100
 """Longest name in characters; longer ones are dropped."""
 MOST_OF_NAME = 200
-"""Characters of a name, or of an id, that are compared with others."""
+"""Characters of a name, or of an id, that are looked at; a hash stands for the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,14 @@ def _agent_aliases(entities: Iterable[Entity]) -> dict[str, str]:
 
 
 def _folded(name: str) -> str:
-    return _folded_text(name[:MOST_OF_NAME])[:MOST_OF_NAME]
+    whole = " ".join(name.split())
+    begin = _folded_text(whole[:MOST_OF_NAME])[:MOST_OF_NAME]
+    # Those that differ only after their beginning stay different.
+    return (
+        begin
+        if len(whole) <= MOST_OF_NAME
+        else f"{begin} {sha256(whole.casefold().encode(errors='surrogatepass')).hexdigest()}"
+    )
 
 
 def _folded_text(text: str) -> str:

@@ -10,7 +10,16 @@ from typing import Any
 from arbiter.errors import ParameterError, nearest
 from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._notes import KEYS, Related, Traces, read_key
-from arbiter.memory._records import KINDS, Fact, Goal, Record, Relationship, Thought, mistakes_in
+from arbiter.memory._records import (
+    KINDS,
+    Fact,
+    Goal,
+    Record,
+    Relationship,
+    Thought,
+    mistakes_in,
+    short_id,
+)
 from arbiter.memory._tombstones import Tombstones
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._intake import LONGEST, wrong_text
@@ -321,7 +330,7 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def _rests_on(sources: Collection[str], buried: Collection[str]) -> bool:
-    return bool(sources) and {*sources}.issubset(buried)
+    return bool(sources) and {*map(short_id, sources)}.issubset(buried)
 
 
 def _of(part: Any, key: str) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from datetime import MINYEAR, UTC, datetime, tzinfo
 from functools import cache
+from hashlib import sha256
 from types import UnionType
 from typing import Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -45,7 +46,8 @@ class Record:
             given: dict[str, Any] = {}
             for name, (types, members) in _types_of(cast(Any, cls)).items():
                 if name in value:
-                    found = given[name] = _read(value[name], types)
+                    found = _read(value[name], types)
+                    found = given[name] = with_short_ids(found) if name in _MESSAGE_IDS else found
                     if not _is(found, types, members):
                         raise TypeError(f"{name!r} is a {type(found).__name__}")
             return cls(**given)
@@ -109,6 +111,26 @@ def _read(value: Any, types: Types) -> Any:
     if datetime in types:
         return None if value is None else time_of(value)
     return tuple(value) if tuple in types else value
+
+
+def short_id(id: str) -> str:
+    """The id of a message, or a hash in place of a very long one: cursors, facts and tombstones keep many."""
+    if len(id) <= _LONGEST_ID:
+        return id
+    return "sha256:" + sha256(id.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_LONGEST_ID = 1_000
+_MESSAGE_IDS = frozenset(("source_message_ids", "messages", "asked", "message_id", "last_id", "tail_ids"))
+"""The fields with ids of messages. Records that were written before have long ones in full."""
+
+
+def with_short_ids(found: Any) -> Any:
+    """The same with short ids, for an id or several; any other value as it is."""
+    parts: Any = found
+    if isinstance(found, list | tuple):
+        return [*map(with_short_ids, parts)] if isinstance(found, list) else tuple(map(with_short_ids, parts))
+    return short_id(found) if isinstance(found, str) else found
 
 
 def _is(value: Any, types: Types, members: Types) -> bool:

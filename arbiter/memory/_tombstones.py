@@ -7,11 +7,11 @@ learned again. (The id of a message that came without one is made of its text wi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from arbiter.memory._records import Record, Records
+from arbiter.memory._records import Record, Records, short_id
 from arbiter.memory.stores import Value
 
 KEPT = 1_000
@@ -120,14 +120,14 @@ class Tombstones(Records):
     async def end(self, entity_id: str) -> None:
         await self.store.adelete(self.space, _BEGUN + entity_id)
 
-    async def dig_up(self, messages: Collection[str]) -> None:
+    async def dig_up(self, messages: Iterable[str]) -> None:
+        ids = {*map(short_id, messages)}
+
         def change(value: Value | None) -> Value | None:
             if value is None:
                 return None
             known = _tombstone(value, None)
-            return replace(
-                known, messages=tuple(id for id in known.messages if id not in messages)
-            ).to_value()
+            return replace(known, messages=tuple(id for id in known.messages if id not in ids)).to_value()
 
         await self.store.aupdate(self.space, _ROOM, change)
 

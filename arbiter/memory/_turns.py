@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from hashlib import sha256
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, convert_to_messages
@@ -25,6 +24,7 @@ from arbiter._values.states import ROOT, as_state
 from arbiter.evaluation import FinishedRun, NodeEvaluator
 from arbiter.memory._conversation import SPEAKER, ShownList, counts, list_of
 from arbiter.memory._entities import MOST_OF_NAME
+from arbiter.memory._records import short_id
 
 AT_WORK = ContextVar("arbiter_memory_at_work", default=False)
 """True in evaluators, which must not wait for a thread that is worked on: it may be their own."""
@@ -179,11 +179,9 @@ class MessageIds:
 
     def of(self, message: BaseMessage) -> str | None:
         found = self._of(message)
-        if found and len(found) > _LONGEST_ID:  # cursors, facts and tombstones keep many ids
-            found = "sha256:" + sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
         if isinstance(message, HumanMessage):
             self._answered = found or ""
-        return found
+        return found and short_id(found)
 
     def _of(self, message: BaseMessage) -> str | None:
         id = message.id
@@ -203,9 +201,6 @@ class MessageIds:
         if id:
             self._given[id] = made
         return made
-
-
-_LONGEST_ID = 1_000
 
 
 def _is_random(id: str) -> bool:

@@ -10,7 +10,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from arbiter.memory._characters import Character
-from arbiter.memory._entities import AGENT_ALIASES, Entities, Entity, participants, resolve
+from arbiter.memory._entities import AGENT_ALIASES, Entities, Entity, called, participants, resolve
 from arbiter.memory.stores import MemoryStore, namespace
 
 SARAH = Entity(id="sarah-agent", names=("Sarah",), is_agent=True)
@@ -191,3 +191,12 @@ async def test_unreadable_entities_in_a_store_are_skipped() -> None:
     await entities.register(JOHN)
     await store.aput(namespace("sarah", "entities", "all"), "broken", {"names": 7})
     assert await entities.all() == [JOHN]
+
+
+def test_long_names_that_differ_at_their_end_are_told_apart() -> None:
+    entities = [Entity(id=f"{end}", names=(f"{'x' * 250} {end}",)) for end in ("one", "two")]
+    assert resolve(f"{'X' * 250} TWO", entities) == "two"
+    assert resolve("x" * 250, entities) is None
+    assert resolve(f"Ada{' ' * 250}Smith", [Entity(id="1", names=("Ada Smith",))]) == "1"
+    long = [Entity(id=f"{'x' * 250}{end}") for end in ("1", "2")]
+    assert called(f"{'x' * 250}1", long) == {long[0].id}

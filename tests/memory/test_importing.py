@@ -308,7 +308,10 @@ def test_values_that_are_nested_too_deeply_are_a_mistake(levels: int, kind: type
 
 @pytest.mark.parametrize(
     "fields",
-    [{"room_ids": {"value": "my password is hunter2xy"}}, {"a": {"value": {"speaker": "AKIAIOSFODNN7EXAMPLE"}}}],
+    [
+        {"room_ids": {"value": "my password is hunter2xy"}},
+        {"a": {"value": {"speaker": "AKIAIOSFODNN7EXAMPLE"}}},
+    ],
 )
 def test_a_secret_in_a_profile_is_refused_under_any_name(fields: dict[str, Any]) -> None:
     memory = EvaluationCycle(store=InMemoryStore()).memory

@@ -1243,3 +1243,27 @@ def test_a_claim_that_repeats_a_record_with_a_new_subject_is_learned() -> None:
         talk.say(text, user="u1")
     subjects = {fact.claim: fact.subject for fact in talk.memory.facts("u1", state=None)}
     assert (subjects[OSLO], subjects[east]) == ("Ada", "u1")
+
+
+def test_messages_with_long_ids_that_an_earlier_version_read_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It kept such ids in full."""
+    ids = [f"{number}" * 2_000 for number in range(3)]
+    dog = "User has a dog"
+    rules = FactRules(undo_within=timedelta(days=1))
+    talk = Talk({"Oslo": claims(OSLO), "a cat": claims(CAT), "a dog": claims(dog)}, fact_rules=rules)
+    with monkeypatch.context() as patch:
+        patch.setattr("arbiter.memory._records._LONGEST_ID", 1_000_000)
+        talk.say("I live in Oslo", id=ids[0]).say("I have a cat", id=ids[1])
+        talk.memory.remember("ada", "User rows", source=ids[2])
+        assert talk.memory.forget("ada", "Oslo") == 1
+        assert ids[0] in talk.dump()
+    talk.memory.remember("ada", "User rows", source=ids[2])
+    talk.say("I have a dog", id=ids[1])  # an edited message
+    assert talk.known() == [dog, "User rows"]
+    assert {fact.mention_count for fact in talk.memory.facts("ada")} == {1}
+    talk.say("I live in Oslo, as I said", id=ids[0])
+    assert OSLO not in talk.known()
+    assert talk.memory.undo("ada") == 1
+    assert OSLO in talk.known()

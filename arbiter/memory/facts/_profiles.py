@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from arbiter.errors import ParameterError
-from arbiter.memory._records import Claim, Fact, Records, Visibility, time_of
+from arbiter.memory._records import Claim, Fact, Records, Visibility, time_of, with_short_ids
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._extraction import Texts
@@ -359,7 +359,9 @@ def lines_of(profile: BaseModel) -> list[tuple[str, str]]:
 def _fields(value: Value | None) -> dict[str, dict[str, Any]]:
     fields = _object((value or {}).get("fields"))
     return {
-        name: field for name, field in fields.items() if isinstance(field, dict) and field.keys() >= _PARTS
+        name: {**field, "source_message_ids": with_short_ids(field["source_message_ids"])}
+        for name, field in fields.items()
+        if isinstance(field, dict) and field.keys() >= _PARTS
     }
 
 
