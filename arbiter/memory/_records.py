@@ -128,9 +128,12 @@ _MESSAGE_IDS = frozenset(("source_message_ids", "messages", "asked", "message_id
 def with_short_ids(found: Any) -> Any:
     """The same with short ids, for an id or several; any other value as it is."""
     parts: Any = found
-    if isinstance(found, list | tuple):
-        return [*map(with_short_ids, parts)] if isinstance(found, list) else tuple(map(with_short_ids, parts))
-    return short_id(found) if isinstance(found, str) else found
+    if isinstance(found, str):
+        return short_id(found)
+    if not isinstance(found, list | tuple) or max(map(len, map(str, parts)), default=0) <= _LONGEST_ID:
+        return parts
+    short = [short_id(part) if isinstance(part, str) else part for part in parts]
+    return short if isinstance(found, list) else tuple(short)
 
 
 def _is(value: Any, types: Types, members: Types) -> bool:
