@@ -64,7 +64,7 @@ def found_in(text: str, detect: Collection[str]) -> list[Found]:
             if len(ranges) == MOST:
                 ranges[-1] = (ranges[-1][0], len(text))
             found.update(Found(start, end, name) for start, end in ranges if end > start)
-    return sorted(found, key=lambda one: (one.start, -one.end))
+    return sorted(found, key=lambda one: (one.start, -one.end, one.detector))
 
 
 def _readings(text: str) -> Collection[str]:

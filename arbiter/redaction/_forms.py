@@ -30,16 +30,20 @@ _URL = re.compile(
     r"\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{0,200}:[^\s/@]{1,200}@(?:[^\s/:@?#,;\"'<>()]{1,200}@)?",
     re.IGNORECASE,
 )
-# A token that names a page of results, or a number of tokens.
+_PAGES = ("page", "pagination", "continuation", "(?<!a)sync", "cursor")
+_COUNTS = r"(?:max|min|n|num|total|input|output|prompt|completion|reasoning|cache\w{0,20})"
+# Numbers of tokens, and tokens that name a page of results. Each begins the name or a part of it: neither
+# session_token nor admin_token is one.
 NOT_SECRET = (
-    r"(?:(?:max|min|n|num|total|input|output|prompt|completion|reasoning|cache\w{0,20})_tokens?"
-    r"|(?:page|pagination|continuation|sync|next|prev|previous|cursor)[_-]?tokens?)"
+    rf"(?:{_COUNTS}_token|(?:[\w-]{{0,40}}[_-])?"
+    rf"(?:{_COUNTS}_tokens|(?:(?:next|prev)?(?:{'|'.join(_PAGES)})|next)[_-]?tokens?))"
 )
-_PAGES = ("page", "pagination", "continuation", "sync", "cursor")
 _NO_PAGE = "".join(f"(?<!{page}token)(?<!{page}[_-]token)" for page in _PAGES)
-_KEYS = tuple(f"{of}{by}key" for of in ("api", "access", "private", "account") for by in ("", "_", "-"))
+_KEYS = tuple(
+    f"{of}{by}key" for of in ("api", "access", "private", "secret", "account") for by in ("", "_", "-")
+)
 _NAMED = ("password", "passwd", "passphrase", "pwd", "secret", *_KEYS)
-_OPTIONS = "|".join(f"(?<=--{name})" for name in (*_NAMED, "token"))
+_OPTIONS = "|".join(f"(?<=--{name})" for name in (*_NAMED, "token") if name != "secret")
 # Of letters and digits: the names of variables and of settings, and paths (PWD=/home/bob2), are no secrets. Nor is
 # a variable that another one is assigned to: between blanks, a value is a quoted or a long one. All alternatives
 # begin with a letter, so that the engine skips what has none of these.
@@ -47,11 +51,11 @@ _ASSIGNED = re.compile(
     rf"""(?:{"|".join(_NAMED)}|token|_pass){_NO_PAGE}
     (?: =
         | [ ]=[ ]{{1,3}}(?:["']|(?=[^\s"'&;,<>(){{}}\[\]|\\]{{16}}))
-        | (?<!secret)(?<!token)(?<!_pass):[ \t]{{0,3}}["']?
-        | (?:(?<=secret)|(?<=token)):[ \t]{{0,3}}["']?
+        | (?<!secret)(?<!token)(?<!_pass)(?<!/passwd):[ \t]{{0,3}}["']?(?!(?-i:[a-z]\w{{0,30}}\.\w{{0,60}}Key\b))
+        | (?: (?:(?<=secret)(?<!:secret)|(?<=token)):[ \t]{{0,3}} | (?<=--secret)[ \t]{{1,3}}(?!id=) )["']?
           (?=\S{{12}})(?=\S{{0,100}}?(?-i:[A-Z]))(?=\S{{0,100}}?(?-i:[a-z]))
         | (?:{_OPTIONS})[ \t]{{1,3}}["']? )
-    (?=[^\s"'&;,<>(){{}}\[\]|\\]{{0,100}}[0-9])(?=[^\s"'&;,<>(){{}}\[\]|\\]{{0,100}}[a-z])(?![\w.]{{0,100}}\()
+    (?=[^\s"'&;,<>(){{}}\[\]|\\0-9]{{0,100}}+[0-9])(?=[^\s"'&;,<>(){{}}\[\]|\\a-z]{{0,100}}+[a-z])(?![\w.]{{0,100}}\()
     (?!(?-i:~|/[A-Za-z][a-z]{{0,20}})/)
     (?P<told>[^\s"'&;,<>(){{}}\[\]|\\$%`*.][^\s"'&;,<>(){{}}\[\]|\\`]{{5,400}})
     """,
@@ -62,9 +66,8 @@ _ARGUMENTS = r"(?=\s)(?:[^\n|;&]|\\\n|&(?=\w)){0,150}?\s"
 _COMMANDS = re.compile(
     rf"""\b(?:(?:(?:mysql|mariadb)[\w-]{{0,20}}{_ARGUMENTS}-p(?!lease\b)
         | sshpass\s{{1,4}}-p\s{{0,4}}
-        | (?:docker|podman|nerdctl|buildah|skopeo|oras|helm\sregistry|az|oc)\slogin{_ARGUMENTS}
-            (?:-p|--password)[\s=]{{1,4}}
-        | mongo(?:sh|dump|restore)?{_ARGUMENTS}(?:-p|--password)[\s=]{{1,4}}
+        | (?:(?:docker|podman|nerdctl|buildah|skopeo|oras|helm\sregistry|az|oc)\slogin|mongo(?:sh|dump|restore)?)
+            {_ARGUMENTS}(?:(?<!mkdir[ ])-p|--password)[\s=]{{1,4}}(?![0-9.]{{0,15}}:?[0-9]{{1,5}}:[0-9])
         | redis-cli{_ARGUMENTS}-a\s{{1,4}}) (?P<a>\\{{0,7}}["'])?
     | curl{_ARGUMENTS}(?:-u\s{{0,4}}|--(?:proxy-)?user[\s=]{{1,4}}) (?P<b>\\{{0,7}}["'])? [^\s:"'`$<>]{{1,64}}:)
     (?![$<{{(\[%*.])
@@ -79,7 +82,7 @@ BY_SIGN: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
     (":", ("://",), _URL),
     ("-", ("mysql", "mariadb", "sshpass", "curl", " login", "mongo", "redis-cli"), _COMMANDS),
     ("=", ("_pass=", *(f"{stem}{by}=" for stem in _STEMS for by in ("", " "))), _ASSIGNED),
-    (":", tuple(f"{stem}:" for stem in _STEMS), _ASSIGNED),
+    (":", tuple(f"{name}:" for name in (*_NAMED, "token")), _ASSIGNED),
     ("-", tuple(f"--{name}" for name in (*_NAMED, "token")), _ASSIGNED),
     ("", ("bearer", "basic", "authorization"), _HEADER),
     (".", ("eyj",), _JWT),

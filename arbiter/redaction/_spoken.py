@@ -112,9 +112,11 @@ _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
 )
 _TAIL = r"(?:_\w{1,40})?(?![^\W_])"
 _NOT_NAMED = re.compile(
-    rf"\w{{0,40}}?{NOT_SECRET}\Z|.{{1,60}}_(?:type|count|length|limit|size|policy|expiry|expires_?(?:in|at))\Z"
+    rf"{NOT_SECRET}\Z|.{{1,60}}_(?:type|count|length|limit|size|policy|expiry|expires_?(?:in|at))\Z"
 )
 """Names in programs that only look like those of secrets."""
+_ENDS = re.compile(r"tokens?\Z|_\w")
+"""How all of these end."""
 _NO_VALUE = re.compile(r"(?:none|null|true|false|\$\{?(?-i:[A-Z][A-Z0-9_]*)\}?)[,;.)]?\Z", re.IGNORECASE)
 _GIVEN = re.compile(
     r"(?<![\w-])(?:[0-9]{6}|[0-9]{3}[ -][0-9]{3})(?= is your (?:[A-Z]\w{0,20} )?code\b)"
@@ -254,7 +256,7 @@ def told_in(text: str, folded: str) -> Iterator[Range]:
         for name in TABLE:
             if name.sign in folded:
                 yield from _told(text, folded, name, left)
-    if "code" in folded:
+    if "code is" in folded or "is your " in folded:
         yield from (given.span(given.lastgroup or 0) for given in _GIVEN.finditer(text))
     if not is_ascii:
         for unspaced in _NO_BLANKS:
@@ -293,6 +295,8 @@ def _told(text: str, folded: str, name: _Name, left: Iterator[int]) -> Iterator[
 
 def _is_no_secret(folded: str, name: re.Match[str]) -> bool:
     """True for the names of numbers of tokens, of pages, and the like: next_page_token, password_length."""
+    if not _ENDS.search(name[0]):
+        return False
     begin = name.start()
     least = max(0, begin - 40)
     while begin > least and (folded[begin - 1].isalnum() or folded[begin - 1] in "_-"):

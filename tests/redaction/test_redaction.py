@@ -280,6 +280,9 @@ page_token=CAEQ12abc next_page_token=CAEQ12abc, sync-token=abc1234, cursorToken=
 def f(token: str, secret: Secret2 = secret1, password: str = password1): token = token2[0]; secret: db-creds-v12
 password: required, token: layer12, api_key: None, docker run -p 8080:80 nginx1 && docker login registry1.example.org
 Authorization: Bearer YOUR_TOKEN, --token-file /run/token1, --password-stdin abc123, --token $TOKEN1
+arn:aws:secretsmanager:us-west-2:123456789012:secret:MyTestSecret-a1b2c3, /etc/passwd:12:root, --secret db-pass-v2
+docker run --name mongo -p 27017:27017 -p 127.0.0.1:8081:8081 m, docker build --secret id=MySecret12345,src=x
+def sign(private_key: ed25519.Ed25519PrivateKey): nextSyncToken=CPDAlvWDx70; install mongo and mkdir -p /data/db
 """
     assert SecretRedactor().redact(text) == text
 
@@ -300,6 +303,10 @@ def test_of_a_command_or_an_assignment_only_the_secret_is_replaced() -> None:
         ("Passwd:", "Tr0ub4dor"),
         ("x-api-key: ", "abc123def456"),
         ("token: ", "abcdEFGH1234"),
+        ("SECRET_KEY=", "django-insecure-abc123"),
+        ("secretkey: ", "abc123def"),
+        ("async_token=", "abc123def"),
+        ("mongosh -p ", "2345678"),
         ("aws_secret_access_key = ", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
         ('password = "', "hunter2"),
         ("curl --token ", "abc123def"),
@@ -341,7 +348,9 @@ def test_codes_that_a_service_sends_are_found_and_names_in_programs_are_not(
 def test_the_token_of_a_page_is_no_secret_field() -> None:
     fields = {"page_token": "CAEQ", "nextPageToken": "CAEQ", "sync_token": "a"}
     assert ContentRedactor().redact(fields) == fields
-    assert ContentRedactor().redact({"auth_token": "a"}) == {"auth_token": {"$secret": "field"}}
+    for name in ("auth_token", "session_token", "admin_token", "json_token", "async_token", "previous_token"):
+        assert ContentRedactor().redact({name: "a"}) == {name: {"$secret": "field"}}
+        assert OURS.redact(f"{name}: abc123def") != f"{name}: abc123def"
 
 
 def test_values_inside_of_mappings_and_lists_are_replaced() -> None:
