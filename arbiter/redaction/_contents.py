@@ -41,7 +41,7 @@ class ContentRedactor:
     The value of a field that `keys` or the built-in names name becomes `{"$secret": "field"}`; what the
     detectors `detect`, and the RE2 expressions `patterns` by their names, find in a text becomes
     `[secret: NAME]`. `also` are further redactors, which are asked in order about the whole, then about each
-    part of what they left, with its path; one that raises, or returns what is no JSON, leaves
+    part that they left as it was, with its path; one that raises, or returns what is no JSON, leaves
     `{"$secret": "failed"}`, never the value. `by_rule` names the entries of the whole whose keys are names of rules
     and not of fields: a policy may well be named for the passwords that it looks for.
     """
@@ -99,24 +99,40 @@ class ContentRedactor:
             return dict(_FAILED)
 
     def _asked(self, redactor: Redactor, value: Any, path: Path) -> Any:
-        """`value` as a redactor leaves it, and what it leaves of each part of that."""
+        """`value` as a redactor leaves it and the parts of it."""
         try:
-            parts: Any = redactor.redact(value, path)
+            answer: Any = redactor.redact(value, path)
         except BaseException as error:  # also SystemExit: it would end the thread that writes
             if isinstance(error, KeyboardInterrupt):
                 raise
             return self._failed(redactor, type(error).__name__)
-        left: object = parts
+        return self._answered(redactor, answer, value, path)
+
+    def _answered(self, redactor: Redactor, answer: Any, value: Any, path: Path) -> Any:
+        """A redactor's answer about `value`, after it was asked about the parts that it has not made itself."""
+        left: object = answer
         if isinstance(left, Mapping):
-            if all(isinstance(key, str) for key in parts):
-                return {key: self._asked(redactor, part, (*path, key)) for key, part in parts.items()}
+            before: Any = value if isinstance(value, Mapping) else answer
+            if all(isinstance(key, str) for key in answer):
+                return {
+                    key: self._part(redactor, part, before.get(key, part), (*path, key))
+                    for key, part in answer.items()
+                }
         elif isinstance(left, list | tuple):
-            return [self._asked(redactor, part, (*path, at)) for at, part in enumerate(parts)]
+            is_as_long = isinstance(value, list) and len(value) == len(answer)
+            pairs = zip(answer, value if is_as_long else answer, strict=True)
+            return [self._part(redactor, part, was, (*path, at)) for at, (part, was) in enumerate(pairs)]
         elif left is None or isinstance(left, float) or (isinstance(left, int) and abs(left) < _INTEGERS):
             return left
         elif isinstance(left, str):
             return left.encode(errors="backslashreplace").decode()
-        return self._failed(redactor, f"a return value of type {type(parts).__name__}")
+        return self._failed(redactor, f"a return value of type {type(answer).__name__}")
+
+    def _part(self, redactor: Redactor, part: Any, was: Any, path: Path) -> Any:
+        # A redactor that goes through the whole itself is not asked about what it has made.
+        if part is was or (isinstance(part, str | int | float) and part == was):
+            return self._asked(redactor, part, path)
+        return self._answered(redactor, part, was, path)
 
     def _failed(self, redactor: Redactor, why: str) -> Any:
         if not self._told:  # without the exception's text, which may hold what is to be redacted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from time import process_time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from arbiter.evaluators._consistency import similarity
 from arbiter.redaction import DETECTORS, ContentRedactor, SecretRedactor, found_in
 from arbiter.redaction._forms import BY_SIGN, keys_in
 from arbiter.redaction._numbers import cards_in, ibans_in
+from arbiter.redaction._redactor import Path
 from arbiter.redaction._spoken import SIGNS, TABLE
 from arbiter.redaction._texts import bare
 from tests.memory.test_facts_privacy import HARMLESS, SECRETS
@@ -343,6 +345,25 @@ def test_codes_that_a_service_sends_are_found_and_names_in_programs_are_not(
     text: str, redacted: str | None
 ) -> None:
     assert OURS.redact(text) == (redacted or text)
+
+
+def test_a_redactor_that_goes_through_the_whole_is_applied_once() -> None:
+    class Pseudonyms:
+        def __init__(self) -> None:
+            self.asked: list[Path] = []
+
+        def redact(self, value: Any, path: Path) -> Any:
+            self.asked.append(path)
+            if isinstance(value, dict):
+                return {key: self.redact(part, (*path, key)) for key, part in value.items()}
+            if isinstance(value, list):
+                return [self.redact(part, (*path, at)) for at, part in enumerate(value)]
+            return f"<{value}>" if isinstance(value, str) else value
+
+    names = Pseudonyms()
+    redacted = ContentRedactor(also=[names]).redact({"input": {"a": ["ann", {"b": "ann"}], "n": 7}})
+    assert redacted == {"input": {"a": ["<ann>", {"b": "<ann>"}], "n": 7}}
+    assert names.asked.count(("input",)) == 1
 
 
 def test_the_token_of_a_page_is_no_secret_field() -> None:
