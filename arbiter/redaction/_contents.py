@@ -111,17 +111,20 @@ class ContentRedactor:
     def _answered(self, redactor: Redactor, answer: Any, value: Any, path: Path) -> Any:
         """A redactor's answer about `value`, after it was asked about the parts that it has not made itself."""
         left: object = answer
+        given: object = value
+        before: Any = answer  # without parts to compare with, each part is asked about
         if isinstance(left, Mapping):
-            before: Any = value if isinstance(value, Mapping) else answer
+            if isinstance(given, Mapping):
+                before = value
             if all(isinstance(key, str) for key in answer):
                 return {
                     key: self._part(redactor, part, before.get(key, part), (*path, key))
                     for key, part in answer.items()
                 }
         elif isinstance(left, list | tuple):
-            is_as_long = isinstance(value, list) and len(value) == len(answer)
-            pairs = zip(answer, value if is_as_long else answer, strict=True)
-            return [self._part(redactor, part, was, (*path, at)) for at, (part, was) in enumerate(pairs)]
+            if isinstance(given, list) and len(value) == len(answer):
+                before = value
+            return [self._part(redactor, part, before[at], (*path, at)) for at, part in enumerate(answer)]
         elif left is None or isinstance(left, float) or (isinstance(left, int) and abs(left) < _INTEGERS):
             return left
         elif isinstance(left, str):

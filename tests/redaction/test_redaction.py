@@ -354,10 +354,11 @@ def test_a_redactor_that_goes_through_the_whole_is_applied_once() -> None:
 
         def redact(self, value: Any, path: Path) -> Any:
             self.asked.append(path)
+            parts: Any = value
             if isinstance(value, dict):
-                return {key: self.redact(part, (*path, key)) for key, part in value.items()}
+                return {key: self.redact(part, (*path, key)) for key, part in parts.items()}
             if isinstance(value, list):
-                return [self.redact(part, (*path, at)) for at, part in enumerate(value)]
+                return [self.redact(part, (*path, at)) for at, part in enumerate(parts)]
             return f"<{value}>" if isinstance(value, str) else value
 
     names = Pseudonyms()
