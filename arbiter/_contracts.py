@@ -173,6 +173,8 @@ class Contract:
         # A subclass may set parameters as attributes after `__init__`, so they are checked again here.
         self._target(self.target_instructions, self.target_nodes)
         for several, names, example in _SEVERAL:
+            if several == "targets" and self.kind != "router":  # an attribute of the user's own
+                continue
             given: Any = getattr(self, several, ())
             if given is None or isinstance(given, str):
                 given = () if given is None else (given,)

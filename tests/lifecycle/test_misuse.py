@@ -165,6 +165,8 @@ def test_contract_classes(base: Any, add: str, method: str) -> None:
         ):
             register(type("Reads", (sound,), {"needs": wrong})("reads"))
     register(type("Reads", (sound,), {"needs": None})("reads"))
+    if base is not PolicyRouter:
+        register(type("Own", (sound,), {"targets": [0.5, 0.7]})("own"))  # numbers of the user's class
     for seconds in (0, -1, "1", True):
         with refused(ConfigurationError, "deadline", "seconds above 0"):
             register(sound("late", deadline=seconds))
