@@ -62,20 +62,20 @@ def krippendorff_alpha(
         own: Any = (
             cast(Any, unit) if known else listed("krippendorff_alpha", f"units[{place}]", unit, "labels")
         )
-        given.append(tuple([label for label in own if label is not None] if None in own else own))
+        given.append(tuple([label for label in own if label is not None]))
     given = [unit for unit in given if len(unit) > 1]
     if level != "nominal":
-        labels = _numbers("krippendorff_alpha", dict.fromkeys(chain.from_iterable(given)))
-        given = [tuple([labels[label] for label in unit]) for unit in given]
+        number_of = _numbers("krippendorff_alpha", dict.fromkeys(chain.from_iterable(given)))
+        given = [tuple([number_of[label] for label in unit]) for unit in given]
     totals = Counter(chain.from_iterable(given))
     n = totals.total()
     distance = _distances(totals, level)
     # Many units have the same labels.
     observed = math.fsum(
-        times * distance(a, b) / (len(unit) - 1)
+        times * distance(a, b) * labels[a] * labels[b] / (len(unit) - 1)
         for unit, times in Counter(given).items()
-        for a, b in product(unit, unit)
-        if a != b
+        for labels in (Counter(unit),)
+        for a, b in product(labels, labels)
     )
     expected = math.fsum(distance(a, b) * totals[a] * totals[b] for a, b in product(totals, totals))
     return 1 - observed * (n - 1) / expected if expected else None

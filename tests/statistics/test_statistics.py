@@ -374,6 +374,29 @@ def test_agreement_is_none_if_no_disagreement_is_expected() -> None:
     assert krippendorff_alpha([[1, None], [2]]) is None
 
 
+class _Label:
+    """A label that can be compared with its own kind alone."""
+
+    compared = 0
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __eq__(self, other: Any) -> bool:
+        _Label.compared += 1
+        return bool(self.text == other.text)
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+def test_alpha_of_very_many_raters_costs_no_comparison_of_all_pairs() -> None:
+    units = [[_Label("yes"), None, *map(_Label, ["yes"] * 400 + ["no"] * 100)] for _ in range(2)]
+    found = krippendorff_alpha(units)
+    assert _Label.compared < 10 * 2 * 500
+    assert found == krippendorff_alpha([["yes"] * 401 + ["no"] * 100] * 2)
+
+
 @pytest.mark.parametrize(
     ("value", "digits", "expected"),
     [
