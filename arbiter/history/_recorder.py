@@ -27,7 +27,8 @@ from arbiter._values.once import Once
 from arbiter.errors import AmbiguousHistoryError, ArbiterWarning
 from arbiter.history._facts import RunFact, Value
 from arbiter.history._items import RunHistory
-from arbiter.history._past import Past
+from arbiter.history._packing import is_packed_id
+from arbiter.history._past import Past, task_order
 from arbiter.history._record import ExecutionInfo, Kind, Record, kind_of, record_from
 from arbiter.instructions import Instruction
 
@@ -177,7 +178,7 @@ class ThreadLog:
             return
         with self.lock:
             records = list(islice(reversed(self.by_id.values()), _MOST_IDENTIFIED))
-        past.identify(records)
+        past.identify(each for each in records if each.status != "interrupted")
 
     def new_run(self, epoch: int, past: Past) -> Run:
         """Begin a run with the committed facts of it."""
@@ -205,14 +206,23 @@ class ThreadLog:
             if begun and run.counted():
                 return
             added = [record_from(fact) for fact in facts if self.is_news(fact)]
-            left = {_place_of(each): at for at, each in enumerate(run.records) if added and _is_open(each)}
+            known = enumerate(run.records) if added else ()
+            left = {each.id: (at, each) for at, each in known if _is_open(each)}
+            places: dict[tuple[str, int, str], list[str]] = {}
+            for _, each in sorted(left.values(), key=lambda entry: task_order(entry[1].path)):
+                places.setdefault(_place_of(each), []).append(each.id)
             for record in added:
-                if (at := left.pop(_place_of(record), None)) is not None:
-                    self.by_id.pop(run.records[at].id, None)
-                    self.by_id[record.id] = run.records[at] = record
-            for record in added:
-                if self.by_id.get(record.id) is not record:
+                # Facts without their own ids are in the order of their tasks.
+                same = places.get(_place_of(record), ()) if is_packed_id(record.id) else ()
+                own = next((id for id in (record.id, *same) if id in left), None)
+                if own is None:
                     self.add(run, record)
+                    continue
+                at, before = left.pop(own)
+                record.path = before.path
+                before.sharers = max(before.sharers - 1, 0)
+                self.by_id.pop(own)
+                self.by_id[record.id] = run.records[at] = record
 
     def is_news(self, fact: RunFact) -> bool:
         """True if this process does not know that the node run is done."""
@@ -355,7 +365,7 @@ class Execution:
                 log.identify(past)
                 self.unknown = log.unknown(past.value.get("facts", ()))
                 self.pending = log.unknown(first.pending)
-                log.restore(run, (*self.unknown, *self.pending), begun=begun)
+                log.restore(run, (*past.value.get("facts", ()), *first.pending), begun=begun)
             self.run, self.newest, self._before = run, run, None
         return run
 
@@ -430,10 +440,12 @@ class Recorder:
         )
         if run is None or not continues:
             run = log.new_run(epoch, past)
-        elif news := [fact for fact in past.this_run() if log.is_news(fact)]:
-            log.restore(run, news, begun=True)
-        if news := [fact for fact in first.pending if log.is_news(fact)]:
-            log.restore(run, news, begun=continues)
+        else:
+            # Older facts are of outputs that a node cache served.
+            with log.lock:
+                began = run.records[0].started - 0.01 if run.records else 0
+            log.restore(run, (fact for fact in past.this_run() if fact["at"] > began), begun=True)
+        log.restore(run, first.pending, begun=continues)
         run.saved = first.saved
         self._began(run)
         return run, unknown, pending

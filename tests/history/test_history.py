@@ -13,15 +13,18 @@ import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC
+from itertools import pairwise
+from time import sleep
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
+from langgraph.cache.memory import InMemoryCache as NodeCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, RetryPolicy, Send, interrupt
+from langgraph.types import CachePolicy, Command, RetryPolicy, Send, interrupt
 from pydantic import BaseModel
 from rich.console import Console
 
@@ -35,6 +38,7 @@ from arbiter import (
     PolicyViolationError,
 )
 from arbiter._weaving import FACTS
+from arbiter.checkers import BudgetChecker
 from arbiter.errors import ArbiterWarning
 from arbiter.history._facts import KEEP
 from arbiter.history._past import NO_PAST
@@ -883,3 +887,50 @@ def test_a_process_that_resumes_again_knows_what_another_ran_between(mode: str) 
         found = arbiter_os.history_of(thread_id="1")
         assert [(item.node, item.status) for item in found.items()] == expected
         assert found.count() == len(ran)
+
+
+def test_siblings_that_two_processes_answer_in_turns_are_one_item_each() -> None:
+    saver = InMemorySaver()
+
+    def process() -> tuple[ArbiterOS, Any]:
+        builder: Any = StateGraph(State)
+        builder.add_node("work", lambda state: {"log": [interrupt(state["amount"])]})
+        builder.add_node("last", lambda state: {"log": [interrupt("last")]})
+        fan_out = [Send("work", {"amount": amount}) for amount in range(3)]
+        builder.add_conditional_edges(START, lambda state: fan_out, ["work"])
+        builder.add_edge("work", "last")
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_policy_checker(Check("fine", allow))
+        return arbiter_os, arbiter_os.govern(builder.compile(checkpointer=saver))
+
+    first, other = process(), process()
+    first[1].invoke({"log": []}, thread("1"))
+    for done, (arbiter_os, app) in enumerate((other, first, other, first), 1):
+        sleep(0.02)  # so that each has its own time of beginning
+        waiting = app.get_state(thread("1")).interrupts[0].id
+        app.invoke(Command(resume={waiting: "yes"}), thread("1"))
+        found = arbiter_os.history_of(thread_id="1")
+        ended = [item.status for item in found.items()]
+        assert ended == ["completed"] * done + ["interrupted"] * ((4 if done > 2 else 3) - done)
+        assert found.count() == len(ended)
+
+
+def test_a_resume_adds_no_item_for_an_output_that_a_node_cache_served() -> None:
+    def asks(state: Any) -> Any:
+        return {"log": [interrupt("?")]}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("a", Spy("a"))
+    builder.add_node("cached", Spy("cached"), cache_policy=CachePolicy(key_func=lambda state: "always"))
+    for name, body in (("b", asks), ("c", Spy("c")), ("d", asks)):
+        builder.add_node(name, body)
+    for edge in pairwise((START, "a", "cached", "b", "c", "d")):
+        builder.add_edge(*edge)
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(BudgetChecker("budget", calls=99, per="thread"))
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver(), cache=NodeCache()))
+    for name, expected in (("1", ["a", "cached", "b", "c", "d"]), ("2", ["a", "b", "c", "d"])):
+        for sent in ({"log": []}, Command(resume="yes"), Command(resume="yes")):
+            app.invoke(sent, thread(name))
+            sleep(0.02)
+        assert [item.node for item in arbiter_os.history_of(thread_id=name).items()] == expected
