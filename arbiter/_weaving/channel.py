@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph._internal._constants import (
@@ -19,6 +19,8 @@ from langgraph.pregel import Pregel
 from langgraph.types import Send
 
 from arbiter._lifecycle.core import Core
+from arbiter._lifecycle.registry import Registry
+from arbiter._lifecycle.runs import SHADOW
 from arbiter.history._facts import RunFact, Value, without_tallies
 from arbiter.history._past import Past, task_order
 from arbiter.history._record import Described, Record
@@ -186,15 +188,19 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
             return False
         if self.origin.caches:
             if self.ran is not None:
-                spends = {
-                    each.name for each in self.core.registry.checkers if each.contract.counts_consumption
-                }
+                spends = {*_spends(registry := self.core.registry)}
+                if registry.shadow is not None:
+                    spends.update(SHADOW + name for name in _spends(registry.shadow))
                 facts = [
                     fact if fact.get("id") in self.ran else without_tallies(fact, spends) for fact in facts
                 ]
             self.ran = set()
         self.past = self.past.after(facts)
         return True
+
+
+def _spends(registry: Registry) -> Iterator[str]:
+    return (each.name for each in registry.checkers if each.contract.counts_consumption)
 
 
 def _order_of(done: tuple[RunFact, Any]) -> str:

@@ -244,6 +244,20 @@ def test_an_output_from_a_node_cache_uses_nothing(inside: bool, mode: str) -> No
     assert len(body.calls) == 4
 
 
+def test_a_shadow_budget_counts_cached_outputs_as_one_in_force_does(tmp_path: Path) -> None:
+    builder: Any = StateGraph(State)
+    builder.add_node("cached", Spy("work"), cache_policy=CachePolicy(key_func=_amount))
+    builder.add_edge(START, "cached")
+    rules = "name: next\nversion: 1\ndescription: Next\ncheckers:\n"
+    (tmp_path / "next.yaml").write_text(rules + "  - {use: budget, name: next, calls: 2, per: thread}\n")
+    budget = BudgetChecker("budget", calls=2, per="thread")
+    arbiter_os, app = governed(builder.compile(checkpointer=InMemorySaver(), cache=NodeCache()), budget)
+    arbiter_os.load_shadow(tmp_path / "next.yaml")
+    for amount in (1, 1, 1, 2):
+        run(app, {"amount": amount}, thread("1"))
+    assert repr(arbiter_os.shadow_report()) == "<ShadowReport: 0 of 2 decisions differ>"
+
+
 def _to_parent(state: Any) -> Command[Any]:
     return Command(graph=Command.PARENT, update={"log": ["inside"]}, goto="after")
 
