@@ -230,16 +230,18 @@ class Past:
 
         `records` are of node runs that this process knows, newest first.
         """
-        of_fact: dict[tuple[str, int, str, int], list[RunFact]] = {}
+        of_fact: dict[tuple[str, int, str, int, str], list[RunFact]] = {}
         for fact in self._state[0]["facts"]:
-            key = (fact["node"], fact["step"], fact.get("ns", ""), rounded(fact["at"]))
+            status = fact.get("status", "completed")
+            key = (fact["node"], fact["step"], fact.get("ns", ""), rounded(fact["at"]), status)
             of_fact.setdefault(key, []).append(fact)
-        oldest, older = min(at for *_, at in of_fact) / 100 - 1, 0
-        known: dict[tuple[str, int, str, int], list[Record]] = {}
+        oldest, older = min(at for *_, at, _ in of_fact) / 100 - 1, 0
+        known: dict[tuple[str, int, str, int, str], list[Record]] = {}
         for record in records:
             if record.started >= oldest:
                 older = 0
-                key = (record.node, record.step, record.namespace, rounded(record.started))
+                place = (record.node, record.step, record.namespace)
+                key = (*place, rounded(record.started), record.status)
                 if key in of_fact:
                     known.setdefault(key, []).append(record)
                 continue

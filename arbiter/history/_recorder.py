@@ -178,7 +178,7 @@ class ThreadLog:
             return
         with self.lock:
             records = list(islice(reversed(self.by_id.values()), _MOST_IDENTIFIED))
-        past.identify(each for each in records if each.status != "interrupted")
+        past.identify(records)
 
     def new_run(self, epoch: int, past: Past) -> Run:
         """Begin a run with the committed facts of it."""
