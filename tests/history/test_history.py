@@ -930,7 +930,8 @@ def test_a_resume_adds_no_item_for_an_output_that_a_node_cache_served() -> None:
     arbiter_os.add_policy_checker(BudgetChecker("budget", calls=99, per="thread"))
     app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver(), cache=NodeCache()))
     for name, expected in (("1", ["a", "cached", "b", "c", "d"]), ("2", ["a", "b", "c", "d"])):
-        for sent in ({"log": []}, Command(resume="yes"), Command(resume="yes")):
-            app.invoke(sent, thread(name))
+        sent: list[Any] = [{"log": []}, *[Command(resume="yes")] * 2]
+        for each in sent:
+            app.invoke(each, thread(name))
             sleep(0.02)
         assert [item.node for item in arbiter_os.history_of(thread_id=name).items()] == expected
