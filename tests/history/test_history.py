@@ -894,10 +894,18 @@ def test_siblings_that_two_processes_answer_in_turns_are_one_item_each() -> None
 
     def process() -> tuple[ArbiterOS, Any]:
         builder: Any = StateGraph(State)
-        builder.add_node("work", lambda state: {"log": [interrupt(state["amount"])]})
-        builder.add_node("last", lambda state: {"log": [interrupt("last")]})
+
+        def asks(state: Any) -> Any:
+            return {"log": [interrupt(state.get("amount"))]}
+
+        builder.add_node("work", asks)
+        builder.add_node("last", asks)
         fan_out = [Send("work", {"amount": amount}) for amount in range(3)]
-        builder.add_conditional_edges(START, lambda state: fan_out, ["work"])
+
+        def sends(_: Any) -> Any:
+            return fan_out
+
+        builder.add_conditional_edges(START, sends, ["work"])
         builder.add_edge("work", "last")
         arbiter_os = ArbiterOS()
         arbiter_os.add_policy_checker(Check("fine", allow))
@@ -921,7 +929,11 @@ def test_a_resume_adds_no_item_for_an_output_that_a_node_cache_served() -> None:
 
     builder: Any = StateGraph(State)
     builder.add_node("a", Spy("a"))
-    builder.add_node("cached", Spy("cached"), cache_policy=CachePolicy(key_func=lambda state: "always"))
+
+    def key(_: Any) -> str:
+        return "always"
+
+    builder.add_node("cached", Spy("cached"), cache_policy=CachePolicy(key_func=key))
     for name, body in (("b", asks), ("c", Spy("c")), ("d", asks)):
         builder.add_node(name, body)
     for edge in pairwise((START, "a", "cached", "b", "c", "d")):
