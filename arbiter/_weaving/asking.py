@@ -413,15 +413,21 @@ def _resumed_in(pad: Any) -> Iterator[dict[str, Any]]:
 
 def finished_siblings(conf: Mapping[str, Any]) -> list[RunFact]:
     """The facts of the superstep's tasks, and of the nodes inside them, that were done when the execution began."""
-    pending = _cells(conf[CONFIG_KEY_SCRATCHPAD].get_null_resume).get("pending_writes", ())
-    runs = chain.from_iterable((*fact.get("inner", {}).get("facts", ()), fact) for fact in runs_in(pending))
+    runs = chain.from_iterable(
+        (*fact.get("inner", {}).get("facts", ()), fact) for fact in runs_in(_pending(conf))
+    )
     return [fact for fact in runs if "node" in fact]
 
 
 def finished_tasks(conf: Mapping[str, Any]) -> set[str]:
     """The superstep's tasks that had run and were done when the execution began."""
-    pending = _cells(conf[CONFIG_KEY_SCRATCHPAD].get_null_resume).get("pending_writes", ())
-    return {task for task, *write in pending for fact in runs_in([(task, *write)]) if fact["id"] == task}
+    pending = _pending(conf)
+    return {task for task, *_ in pending}.intersection(fact["id"] for fact in runs_in(pending))
+
+
+def _pending(conf: Mapping[str, Any]) -> Sequence[Any]:
+    """The writes that the superstep's tasks had made when the execution began."""
+    return cast(Sequence[Any], _cells(conf[CONFIG_KEY_SCRATCHPAD].get_null_resume).get("pending_writes", ()))
 
 
 def _cells(function: Any) -> dict[str, Any]:

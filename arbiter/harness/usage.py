@@ -158,9 +158,8 @@ class Usage:
         told = [tokens for tokens in reply.usages if tokens is not None]
         for tokens in told:
             self.add(purse, model, tokens, thread_id=thread_id, replayed=replayed)
-        if (
-            others := reply.calls - len(told)
-        ) > 0 or not told:  # a refused request is a call without an answer
+        others = reply.calls - len(told)  # a refused request is a call without an answer
+        if others > 0 or not told:
             self.add(purse, model, reply.usage, calls=others, thread_id=thread_id, replayed=replayed)
 
     def begin(self, purse: Purse, thread_id: str) -> None:

@@ -19,8 +19,9 @@ from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import text_of
 from arbiter.memory._records import Fact, Goal, GoalStatus, Objective
 from arbiter.memory.answers import LISTED, TEXT, TOLERANT, as_text
+from arbiter.memory.facts._extraction import label
 from arbiter.memory.facts._fact_store import facts_of
-from arbiter.models import quote, visible
+from arbiter.models import quote
 
 _FACTS = 12
 """Known facts about the user that the question shows."""
@@ -49,7 +50,7 @@ async def asking(
     said = ["The messages:"]
     for message in messages:
         speaker = ctx.name_of(ctx.speaker_of(message))
-        said.append(f"{visible(speaker[:100])[:100]}:\n{quote(text_of(message), limit=4_000)}")
+        said.append(f"{label(speaker)}:\n{quote(text_of(message), limit=4_000)}")
     return composed(
         ctx.character,
         "goalsTemplate",
