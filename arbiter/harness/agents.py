@@ -133,12 +133,9 @@ class AgentsTarget(WithoutNodes):
     synthetic: bool = False
     name: str = "agents"
     is_async: bool = False
+    is_recorded: bool = True
     kind: str = "agents"
     evaluators: Sequence[NodeEvaluator] = ()
-
-    @property
-    def is_recorded(self) -> bool:
-        return True
 
     def check(self) -> None:
         """Read the messages. Raises `ConfigurationError` if they cannot be read, and if an agent has to answer prompts

@@ -132,10 +132,6 @@ class WithoutNodes:
     def gates(self) -> Mapping[str, str]:
         return {}
 
-    @property
-    def is_recorded(self) -> bool:
-        return False
-
 
 # Functions and outputs ----------------------------------------------------------------------------
 
@@ -144,20 +140,16 @@ class WithoutNodes:
 class FunctionTarget(WithoutNodes):
     """A function of the input, sync or async, or a Runnable. Each call gets a copy of the input.
 
-    It runs in any mode, unless its answers are `recorded`: then `files` have its own.
+    It runs in any mode, unless `is_recorded`: then `files` have its own.
     """
 
     function: Callable[[Any], Any]
     name: str
     is_async: bool
     files: Mapping[str, str] = field(default_factory=dict[str, str])
-    recorded: bool = False
+    is_recorded: bool = False
     kind: str = "function"
     evaluators: Sequence[NodeEvaluator] = ()
-
-    @property
-    def is_recorded(self) -> bool:
-        return self.recorded
 
     def for_worker(self) -> Callable[[Case, str], Any]:
         return self._acall if self.is_async else self._call
@@ -195,6 +187,7 @@ class OutputsTarget(WithoutNodes):
     outputs: Mapping[str, Any]
     name: str = "outputs"
     is_async: bool = False
+    is_recorded: bool = False
     kind: str = "outputs"
     evaluators: Sequence[NodeEvaluator] = ()
 
@@ -496,7 +489,7 @@ class TargetFile:
             target = target_of(
                 found, arbiter_os=arbiter_os, evaluators=evaluators, name=self.function, files=files
             )
-            return replace(target, recorded=self.record) if isinstance(target, FunctionTarget) else target
+            return replace(target, is_recorded=self.record) if isinstance(target, FunctionTarget) else target
         where = str(self.graph)
         found = load_object(where)
         files = _code_at(where) | file_hashes(".", self.watch)

@@ -128,7 +128,7 @@ def composed(
     values = {
         "agentName": visible(character.name),
         "bio": " ".join(map(visible, character.bio)),
-        "senderName": visible(sender[:100])[:100],
+        "senderName": visible(sender, 100),
         "today": today.date().isoformat(),
         **material,
     }

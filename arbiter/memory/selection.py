@@ -101,7 +101,7 @@ async def select(
             found = resolve(name, candidates)
             if found is not None:
                 wanted.add(found)
-            elif (shown := visible(name[:60])[:60]) not in unknown:
+            elif (shown := visible(name, 60)) not in unknown:
                 unknown.append(shown)
     except _SelectorError as error:
         failure = f"{error}; {on_error} of {len(asked)} run"

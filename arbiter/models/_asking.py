@@ -393,11 +393,14 @@ def _quoted(text: str) -> list[str]:
     return ["> " + visible(line) for line in text.replace("\r\n", "\n").split("\n")]
 
 
-def visible(text: str) -> str:
-    """`text` with each invisible character, and line ends, as its code: `\\u200b`. Tabs stay."""
+def visible(text: str, most: int | None = None) -> str:
+    """`text` with each invisible character, and line ends, as its code: `\\u200b`. Tabs stay. `most` is the length
+    at which the result is cut.
+    """
+    text = text[:most]
     if text.replace("\t", "").isprintable():
         return text
-    return "".join(char if char.isprintable() or char == "\t" else _code(char) for char in text)
+    return "".join(char if char.isprintable() or char == "\t" else _code(char) for char in text)[:most]
 
 
 def _code(char: str) -> str:

@@ -433,7 +433,7 @@ def _listing(facts: Iterable[Fact], now: datetime) -> str:
 
 def label(id: str) -> str:
     """An id as prompts show it, in one line of at most 100 characters."""
-    return visible(id[:_LONGEST_LABEL])[:_LONGEST_LABEL]
+    return visible(id, _LONGEST_LABEL)
 
 
 def meant(given: str | None, ids: Collection[str]) -> str:
