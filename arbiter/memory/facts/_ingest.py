@@ -154,6 +154,7 @@ class Ingestion:
     async def _judged(self, fresh: Sequence[Candidate]) -> list[_Judged]:
         """Each new claim with its relation to similar records, and to similar earlier claims of the batch."""
         found = [_Judged(candidate=candidate) for candidate in fresh]
+        words = [words_of(candidate.claim.claim) for candidate in fresh]
         asked: list[tuple[_Judged, Known]] = []
         guesses = _GUESSES
         for place, judged in enumerate(found):
@@ -164,8 +165,8 @@ class Ingestion:
                 elif known.fact.state not in CLOSED and (guesses > 0 or not known.guessed):
                     asked.append((judged, known))
                     guesses -= known.guessed
-            for earlier in fresh[:place]:
-                if _alike(earlier, judged.candidate):
+            for before, earlier in enumerate(fresh[:place]):
+                if _may_relate(earlier, judged.candidate, overlap(words[before], words[place])):
                     asked.append((judged, Known(kind=earlier.kind, fact=self._record(earlier))))
         pairs = [self._pair(judged.candidate, known) for judged, known in asked]
         ids = {id for pair in pairs for id in pair.message_ids}
@@ -308,8 +309,8 @@ def _was_over(candidate: Candidate) -> bool:
     return until is not None and until <= candidate.mention.at and not candidate.claim.corrects
 
 
-def _alike(one: Candidate, other: Candidate) -> bool:
-    """True if two claims of one batch are worth comparing."""
+def _may_relate(one: Candidate, other: Candidate, likeness: float) -> bool:
+    """True if two claims of one batch, whose words overlap so much, are worth comparing."""
     if (
         one.scope != other.scope
         or one.subject != other.subject
@@ -320,4 +321,4 @@ def _alike(one: Candidate, other: Candidate) -> bool:
         return True
     if one.claim.slot and one.claim.slot == other.claim.slot:
         return normal_form(one.claim.value or "") != normal_form(other.claim.value or "")
-    return overlap(words_of(one.claim.claim), words_of(other.claim.claim)) >= _IN_BATCH
+    return likeness >= _IN_BATCH
