@@ -35,7 +35,7 @@ from arbiter.harness.comparisons import RowComparison
 from arbiter.harness.files import SCHEMA, load_suite, suite_schema
 from arbiter.harness.gate import covers
 from arbiter.harness.journal import plain_fields, run_folder, runs_in, runs_of, summary_of
-from arbiter.harness.planning import plan, usual_drops
+from arbiter.harness.planning import plan, usual_drops, votes_of
 from arbiter.harness.recordings import Recordings
 from arbiter.harness.reports.report import FORMS, Report, load_report, result_to_dict, timing_of
 from arbiter.harness.results import COMPLETED, EXPECT
@@ -587,8 +587,12 @@ def print_plan(run: str, drop: float | None, row: str | None) -> None:
     names = [row] if row is not None else list(report.rows)
     for name in names:
         try:
+            votes = votes_of(report.results, name)
             found = plan(
-                report.rows[name], comparison=_against(report, name), drops=_drops(report.rows[name], drop)
+                report.rows[name],
+                comparison=_against(report, name),
+                votes=votes if len(votes) > 1 else None,
+                drops=_drops(report.rows[name], drop),
             )
         except ConfigurationError as error:
             refused.append(str(error))

@@ -19,7 +19,7 @@ from arbiter.harness.dimensions import DIMENSIONS, DimensionScorer
 from arbiter.harness.expectations import Check, condition, contains, equals, fits_schema, matches, ran
 from arbiter.harness.results import CaseRun
 from arbiter.harness.scorers import Scorer
-from arbiter.harness.scores import SHARE, Scale, Score
+from arbiter.harness.scores import SHARE, Scale, Score, of_judge
 from arbiter.models import Judge, judge_of
 from arbiter.testing import history_of
 
@@ -177,7 +177,7 @@ class RubricScorer(BuiltIn):
     def _grade(self, run: CaseRun) -> Score:
         state = run.input if is_mapping(run.input) else {"input": run.input}
         result: Any = self.judge.evaluate(history_of(state=state, output={"output": run.output}))
-        return Score("", result.score, result.passed, reason=result.feedback)
+        return Score("", result.score, result.passed, reason=result.feedback, **of_judge(result.metadata))
 
     def with_judges(self, wrap: Callable[[Judge], Judge], votes: int | None = None) -> RubricScorer:
         """A copy that asks the judge that `wrap` returns."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev, variance
 from typing import Literal
 
 from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.harness.comparisons import RowComparison, scale_text, two
+from arbiter.harness.results import CaseResult
 from arbiter.harness.rows import Row
-from arbiter.harness.scores import Scale
+from arbiter.harness.scores import Scale, Score
 from arbiter.statistics import VarianceSplit, cases_needed, detectable, variance_split
 
 Votes = Mapping[str, Sequence[Sequence[float]]]
@@ -115,6 +116,33 @@ def plan(
     )
 
 
+def votes_of(results: Iterable[CaseResult], name: str) -> Votes:
+    """The votes of a judge about the row of that name, on the scale of its scores; empty if there are none.
+
+    Cases that lack a vote or a repeat are left out, because the noise is split by equal numbers of them.
+    """
+    found: dict[str, list[list[float]]] = {}
+    for result in results:
+        given = [_on_scale(score) for score in result.scores if score.name == name and score.votes]
+        if len({len(votes) for votes in given}) == 1:  # else a vote about one of several node runs failed
+            found.setdefault(result.case_id, []).append([fmean(each) for each in zip(*given, strict=True)])
+    most = max((len(votes) for repeats in found.values() for votes in repeats), default=0)
+    times = max(map(len, found.values()), default=0)
+    if most < 2:
+        return {}
+    return {
+        case: repeats
+        for case, repeats in found.items()
+        if len(repeats) == times and all(len(votes) == most for votes in repeats)
+    }
+
+
+def _on_scale(score: Score) -> list[float]:
+    """The votes of a score. A judge of a rubric votes from 0 to 10, and the score is a tenth of their mean."""
+    mean = fmean(score.votes)
+    return [vote * (score.value or 0.0) / mean if mean else 0.0 for vote in score.votes]
+
+
 def _noise(
     row: Row, comparison: RowComparison | None, split: VarianceSplit | None, repeats: int
 ) -> tuple[float, Source]:
@@ -128,7 +156,7 @@ def _noise(
         return split.change(repeats=repeats), "votes"
     raise ConfigurationError(
         f"the noise of {row.name} is not known: the run has one repeat and no baseline. "
-        "Measure two repeats (--repeats 2), or give a run that was compared with a baseline."
+        "Measure two repeats (--repeats 2) or two votes of its judge (--votes 2), or give a run that was compared with a baseline."
     )
 
 

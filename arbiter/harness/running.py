@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from arbiter._values.copies import jsonable
 from arbiter.errors import ConfigurationError, PolicyViolationError, describe
 from arbiter.evaluation import NodeEvaluator
-from arbiter.harness.canonical import is_list, is_mapping
+from arbiter.harness.canonical import is_mapping
 from arbiter.harness.cases import Case
 from arbiter.harness.expectations import Expectations, ended_as_expected
 from arbiter.harness.journal import EVALUATIONS, EXPECTATIONS, Bought, Kept, NodeRuns, answer_to_dict
@@ -27,7 +27,7 @@ from arbiter.harness.node_runs import node_runs_of, steering
 from arbiter.harness.recordings import Place
 from arbiter.harness.results import CaseResult, CaseRun
 from arbiter.harness.scorers import NamedScorer
-from arbiter.harness.scores import SHARE, Score, failed, scores_of
+from arbiter.harness.scores import SHARE, Score, failed, of_judge, scores_of
 from arbiter.harness.tapes import Tape, judged
 from arbiter.harness.targets import Answered, NotEvaluableError, Target
 from arbiter.harness.trajectories import visits_of
@@ -504,7 +504,7 @@ def evaluations_of(item: HistoryItem, evaluators: Mapping[str, NodeEvaluator]) -
             reason=result.feedback,
             scale=SHARE if evaluator is None else evaluator.scale,
             used_for_control=name in read or result.metadata.get("dimension") in gated,
-            **_of_judge(result.metadata),
+            **of_judge(result.metadata),
             **place,
         )
         if result.outcome != "scored":  # such as the 9 of a dimension that no judge was asked about
@@ -514,17 +514,6 @@ def evaluations_of(item: HistoryItem, evaluators: Mapping[str, NodeEvaluator]) -
     outcomes = item.evaluation_outcomes
     for name, reason in item.evaluation_errors.items():
         yield replace(failed(name, reason), outcome=outcomes.get(name, "error"), **place)
-
-
-def _of_judge(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The judge's part in a result: its model, calls, tokens and votes, as far as the evaluator gives them."""
-    votes: Any = metadata.get("votes")
-    return {
-        "model": str(metadata.get("model") or ""),
-        "calls": int(metadata.get("calls") or metadata.get("attempts") or 0),
-        "usage": metadata.get("usage"),
-        "votes": tuple(map(float, votes)) if is_list(votes) else (),
-    }
 
 
 async def _acounted(begin: Callable[[], Any], callback: UsageCallback) -> Any:

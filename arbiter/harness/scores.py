@@ -21,9 +21,10 @@ from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from arbiter.errors import EvaluationError, describe
+from arbiter.harness.canonical import is_list
 from arbiter.verdicts import Outcome, is_numeric
 
-__all__ = ["SHARE", "Outcome", "Scale", "Score", "failed", "plain_scale", "scale_from", "scores_of"]
+__all__ = ["SHARE", "Outcome", "Scale", "Score", "failed", "of_judge", "plain_scale", "scale_from", "scores_of"]
 
 Scale = tuple[float, float]
 SHARE: Scale = (0.0, 1.0)
@@ -84,6 +85,17 @@ def failed(name: str, error: BaseException | str, *, scale: Scale = SHARE) -> Sc
         outcome = error.outcome
     reason = error if isinstance(error, str) else describe(error)
     return Score(name, outcome=outcome, reason=reason[:_MAX_REASON], scale=scale)
+
+
+def of_judge(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The judge's part in a result: its model, calls, tokens and votes, as far as the evaluator gives them."""
+    votes: Any = metadata.get("votes")
+    return {
+        "model": str(metadata.get("model") or ""),
+        "calls": int(metadata.get("calls") or metadata.get("attempts") or 0),
+        "usage": metadata.get("usage"),
+        "votes": tuple(map(float, votes)) if is_list(votes) else (),
+    }
 
 
 def scores_of(name: str, answer: object, *, scale: Scale = SHARE, duration: float = 0.0) -> tuple[Score, ...]:

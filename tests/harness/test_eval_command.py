@@ -495,6 +495,39 @@ def test_a_function_that_runs_in_a_replay_asks_its_own_models(
     assert json.loads(replayed.out)["rows"]["fine"]["mean"] == 1, replayed.err
 
 
+def test_votes_about_a_whole_run_are_reported_and_plan_its_cases(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They show a judge's noise without a baseline and without repeats."""
+    scores = [8, 6, 9, 5, 7, 7]
+
+    def init_chat_model(name: str, **settings: Any) -> Named:
+        answers = [f'{{"reasoning": "fine", "score": {score}}}' for score in scores]
+        return Named(answers=answers, model_name="gpt-5-mini-2026")
+
+    monkeypatch.setattr("langchain.chat_models.init_chat_model", init_chat_model)
+    (project / "app.py").write_text("def answer(given):\n    return 'Hello.'\n")
+    suite = {
+        "suite": "judged",
+        "target": {"function": "app.py:answer"},
+        "models": {"judge": "openai:gpt-5-mini"},
+        "scorers": [{"name": "kind", "use": "judge", "rubric": "It is kind.", "judge": "judge"}],
+        "cases": [{"id": f"case-{n}", "input": n} for n in range(3)],
+        "votes": 2,
+        "limits": {"concurrency": 1, "judge_concurrency": 1},
+    }
+    (project / "suite.yaml").write_text(json.dumps(suite))
+    report = json.loads(Said("run", "suite.yaml", "--format", "json").out)
+    (first, *_) = [score for result in report["results"] for score in result["scores"]]
+    assert (sorted(first["votes"]), first["calls"], first["model"]) == ([6, 8], 2, "gpt-5-mini-2026")
+    planned = Said("plan", "judged", "--row", "kind", "--drop", "0.06")
+    assert planned.code == 0, planned.err
+    # The votes of a case differ by 0.2, 0.4 and 0.0: their variance is a half of the squares, 0.0333 on average, and
+    # the difference of two runs of one vote each has twice that.
+    assert "kind: sd of a case's change 0.26 (3 cases, from votes)" in planned.out
+    assert "cases, 2 votes" in planned.out
+
+
 def test_lint_names_the_suite_of_each_mistake(files: Path) -> None:
     suite = files / "suites/parity.yaml"
     (files / "suites/watching.yaml").write_text(suite.read_text().replace("app.py:answer", "app.py:answr", 1))
