@@ -253,6 +253,7 @@ class _Judge(BaseModel):
     model: str = ""
     temperature: Finite | None = None
     calibrated: bool = False
+    returned: list[str] = []
 
 
 class _Identity(BaseModel):
@@ -271,7 +272,7 @@ class _Identity(BaseModel):
 
     def identity(self) -> Identity:
         data = self.model_dump()
-        data["judges"] = {name: JudgeIdentity(**judge) for name, judge in data["judges"].items()}
+        data["judges"] = {name: JudgeIdentity.of(judge) for name, judge in data["judges"].items()}
         return Identity(**data)
 
 

@@ -179,7 +179,11 @@ class RegressionGate:
             rows={**rows, **vanished, **self._ungated(run, baseline)},
             must_pass=run.failing,
             unfinished=run.unfinished,
-            notes=(*_notes(baseline, vanished), *self._useless_threshold(rows)),
+            notes=(
+                *_notes(baseline, vanished),
+                *_other_models(run, baseline),
+                *self._useless_threshold(rows),
+            ),
             strict=self.settings.strict,
             missing_baseline=self.ci and baseline is None,
         )
@@ -362,6 +366,8 @@ class RegressionGate:
             finds = f"{two(row.detectable)} of {scale}, not of {two(limits.detect)}"
             reason = f"{row.name} has too few cases: this run finds a drop of {finds}"
             return replace(row, verdict="underpowered", reason=reason)
+        if -delta >= limits.detect - _SLACK:
+            return replace(row, reason=f"{row.name} fell by {size}, which is not significant (p {p_text(p)})")
         return replace(row, reason=f"{row.name} did not fall by {two(limits.detect)} of {scale}")
 
     def _with_threshold(self, found: RowComparison, row: Row, baseline: Baseline | None) -> RowComparison:
@@ -403,6 +409,23 @@ def _notes(baseline: Baseline | None, vanished: Mapping[str, RowComparison]) -> 
         return ["the baseline has means without cases; it is compared by max_drop alone, without a test"]
     gone = [name for name, row in vanished.items() if not row.gated]
     return [f"the baseline has rows that this run does not have: {', '.join(gone)}"] if gone else []
+
+
+def _other_models(run: Measurement, baseline: Baseline | None) -> list[str]:
+    """Notes about judges of the same name that the provider answers with another model now."""
+    if baseline is None:
+        return []
+    changed: dict[tuple[str, str], list[str]] = {}
+    for row, judge in run.identity.judges.items():
+        before = baseline.identity.judges.get(row)
+        if before is None or not judge.returned or not before.returned or before.returned == judge.returned:
+            continue
+        changed.setdefault((", ".join(judge.returned), ", ".join(before.returned)), []).append(row)
+    return [
+        f"the judge of {', '.join(rows)} answers as {now}, and in the baseline as {before}: "
+        "a change may be that of the judge"
+        for (now, before), rows in changed.items()
+    ]
 
 
 def covers(name: str, row: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,11 +16,29 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeIdentity:
-    """The model that judges a row, and whether it was calibrated against people's labels."""
+    """The model that judges a row, and whether it was calibrated against people's labels.
+
+    `returned` are the models that answered, as their provider names them: one name may stand for another model
+    next month. They are kept and reported, and make no row incomparable.
+    """
 
     model: str = ""
     temperature: float | None = None
     calibrated: bool = False
+    returned: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """The judge in its JSON form, with `returned` once a model answered."""
+        found: dict[str, object] = asdict(self)
+        if not found.pop("returned"):
+            return found
+        return {**found, "returned": list(self.returned)}
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> JudgeIdentity:
+        """The judge that `to_dict` gave."""
+        found: dict[str, Any] = {**data, "returned": tuple(data.get("returned", ()))}
+        return cls(**found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +66,7 @@ class Identity:
         """The identity in its JSON form."""
         found: dict[str, object] = {each.name: getattr(self, each.name) for each in fields(self)}
         found["cases"], found["rows"] = dict(self.cases), dict(self.rows)
-        found["judges"] = {row: asdict(judge) for row, judge in self.judges.items()}
+        found["judges"] = {row: judge.to_dict() for row, judge in self.judges.items()}
         return found
 
     def changes(self, other: Identity) -> list[str]:
@@ -71,7 +89,7 @@ class Identity:
     def of(cls, data: Mapping[str, Any]) -> Identity:
         """The identity that `to_dict` gave."""
         found: dict[str, Any] = dict(data)
-        found["judges"] = {name: JudgeIdentity(**judge) for name, judge in data["judges"].items()}
+        found["judges"] = {name: JudgeIdentity.of(judge) for name, judge in data["judges"].items()}
         return cls(**found)
 
     def difference(self, other: Identity, row: str) -> str:
@@ -88,6 +106,15 @@ class Identity:
             return f"the judge of {row} changed: {then} then, {now} now"
         return ""
 
+    def answered_by(self, models: Iterable[tuple[str, str]]) -> Identity:
+        """The identity with the models that answered: pairs of a row and a model."""
+        found: dict[str, set[str]] = {}
+        for row, model in models:
+            if (judged := _named(self.judges, row)) is not None:
+                found.setdefault(judged, set()).add(model)
+        answered = {row: replace(self.judges[row], returned=tuple(sorted(its))) for row, its in found.items()}
+        return replace(self, judges={**self.judges, **answered}) if answered else self
+
     def version_of(self, row: str) -> str | None:
         """The version of a row; None if it has none, such as `completed`."""
         return _of_row(self.rows, row)
@@ -98,10 +125,16 @@ class Identity:
 
 
 def _of_row(found: Mapping[str, T], row: str) -> T | None:
-    """The entry of a row, or of the scorer that returned it among others: "style" of "style.tone"."""
+    """The entry of a row, or of the scorer that returned it among others."""
+    name = _named(found, row)
+    return None if name is None else found[name]
+
+
+def _named(found: Mapping[str, object], row: str) -> str | None:
+    """The name under which `found` has a row: its own, or that of its scorer, "style" of "style.tone"."""
     while row not in found and "." in row:
         row = row.rpartition(".")[0]
-    return found.get(row)
+    return row if row in found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

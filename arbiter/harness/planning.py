@@ -156,7 +156,8 @@ def _noise(
         return split.change(repeats=repeats), "votes"
     raise ConfigurationError(
         f"the noise of {row.name} is not known: the run has one repeat and no baseline. "
-        "Measure two repeats (--repeats 2) or two votes of its judge (--votes 2), or give a run that was compared with a baseline."
+        "Measure two repeats (--repeats 2) or two votes of its judge (--votes 2), or give a run that was compared "
+        "with a baseline."
     )
 
 

@@ -251,6 +251,7 @@ def test_other_messages_are_compared_as_groups_and_one_trajectory_by_its_size(cr
     assert (same["fresh.ilka"].verdict, same["fresh.ilka"].method) == ("steady", "means")
     fallen = loaded(Says(worse)).run(baseline="live.json")
     assert fallen.comparison.rows["tone.ilka"].verdict == "regressed"
+    assert "✗ regressed, unpaired" in fallen.printed()
     assert fallen.comparison.rows["ideas.env:quay"].gated is False
     ilka = fallen.to_dict()["agents"]["ilka"]
     assert ilka["pass"] is False

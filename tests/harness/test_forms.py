@@ -172,3 +172,22 @@ def test_json_has_the_usage_of_a_score_in_one_order() -> None:
     suite = Suite("s", [Case("a", 1)], scorers={"fine": lambda run: Score("fine", 1.0, usage=usage)})
     found = suite.run(echo, folder=None).to_json()
     assert '"usage":{"input_token_details":{"a":0,"b":1},"input_tokens":1,"total_tokens":3}' in found
+
+
+def test_a_verdict_by_another_test_than_the_usual_one_says_so(project: Path) -> None:
+    """More than 1,000 changed cases take the paired t test."""
+
+    class Tone:
+        name, scale, version = "tone", (0, 9), "1"
+
+        def __init__(self, drop: float) -> None:
+            self.drop = drop
+
+        def score(self, run: CaseRun) -> float:
+            return 8 - self.drop * float(run.input % 3)
+
+    suite = Suite("many", [Case(f"case-{n}", n) for n in range(1_600)], scorers=[Tone(0)])
+    suite.run(echo, folder=None).save_baseline("many.json")
+    worse = Suite("many", suite.cases, scorers=[Tone(1)]).run(echo, folder=None, baseline="many.json")
+    assert "✗ regressed, paired t" in worse.printed()
+    assert "regressed, paired t" in written(worse, project, ".md")

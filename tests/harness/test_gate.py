@@ -106,6 +106,18 @@ def test_verdicts(before: Any, after: Any, verdict: str, p: float) -> None:
     assert found.exit_code == (1 if verdict == "regressed" else 0)
 
 
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        ([6] * 4, "tone fell by 1.00 of 0–9, which is not significant (p 0.063)"),
+        ([7] * 4, "tone did not fall by 0.60 of 0–9"),
+    ],
+)
+def test_a_steady_row_that_fell_says_so(after: Any, reason: str) -> None:
+    found = tone([7] * 4, after).rows["tone"]
+    assert (found.verdict, found.reason) == ("steady", reason)
+
+
 def test_zeros_and_ones_are_mcnemars_test() -> None:
     """3 better, 10 worse, 7 the same."""
     before = baseline(share("grounded", [0] * 3 + [1] * 10 + [1] * 7))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 
 from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.evaluators import JudgeEvaluator
@@ -414,3 +415,27 @@ def test_another_judge_of_a_node_evaluator_makes_its_recorded_scores_stale(mode:
     )
     with pytest.raises(RecordingError, match=f"the answer to a .*: {what} of good changed"):
         other.run(graph(Spy("plan")), mode="mock")
+
+
+def test_a_report_names_a_judge_that_its_provider_answers_with_another_model(project: Path) -> None:
+    """The name that was asked for stays the same, so its rows are compared all the same."""
+
+    def measured(answering: str, mode: Any = "live") -> Report:
+        answer = AIMessage(GRADE, response_metadata={"model_name": answering})
+        judge = Named(answers=[answer], model_name="gpt-5-mini")
+        return suite(judge=judge).run(graph(Spy("plan")), mode=mode, baseline=baseline)
+
+    baseline = None
+    assert measured("gpt-5-mini-1", "record").to_dict()["identity"]["judges"]["good"]["returned"] == [
+        "gpt-5-mini-1"
+    ]
+    measured("gpt-5-mini-1").save_baseline("good.json")
+    baseline = "good.json"
+    said = "the judge of good answers as gpt-5-mini-2, and in the baseline as gpt-5-mini-1"
+    for same in (measured("gpt-5-mini-1"), measured("gpt-5-mini-2", "mock")):
+        assert said not in " ".join(same.printed().split())
+    other = measured("gpt-5-mini-2")
+    assert said in " ".join(other.printed().split())
+    assert said in render(other)
+    assert other.comparison.exit_code == 0
+    assert other.rows["good"].cases == {"a": (0.8,), "b": (0.8,)}

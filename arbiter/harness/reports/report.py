@@ -115,10 +115,20 @@ class Report:
         asked = {id: digest for id, digest in run.identity.cases.items() if id not in agents}
         return found.compare(replace(run, identity=replace(run.identity, cases=asked)), baseline)
 
+    @cached_property
+    def _known(self) -> Identity:
+        """The identity with what only the results show: the calibrated judges, and the models that answered."""
+        answered = (
+            (score.name, score.model) for result in self.results for score in result.scores if score.model
+        )
+        return with_calibrations(
+            self.identity.answered_by(answered) if self.identity.judges else self.identity
+        )
+
     def measurement(self) -> Measurement:
         """The run as the gate sees it."""
         return Measurement(
-            identity=with_calibrations(self.identity),
+            identity=self._known,
             rows=self.rows,
             failing=self._failing(),
             usage={
@@ -132,7 +142,7 @@ class Report:
     def judges(self) -> Mapping[str, bool]:
         """The models of the judges; True for one that is calibrated for all of its rows."""
         found: dict[str, bool] = {}
-        for judge in with_calibrations(self.identity).judges.values():
+        for judge in self._known.judges.values():
             found[judge.model] = judge.calibrated and found.get(judge.model, True)
         return found
 
@@ -238,7 +248,7 @@ class Report:
             "outdated": list(self.outdated),
             "unused": list(self.unused),
             "recorded": list(self.recorded),
-            "identity": with_calibrations(self.identity).to_dict(),
+            "identity": self._known.to_dict(),
             "uncalibrated": dict(self.uncalibrated),
             "calibrations": {row: found.to_dict() for row, found in self.calibrations.items()},
             "rows": {name: row_to_dict(row) for name, row in self.rows.items()},

@@ -68,7 +68,13 @@ def cells(report: Report, row: Row) -> list[str]:
         return shown
     found = report.comparison.rows[row.name]
     shown += [number(found.before), _signed(found.delta), "" if found.p is None else p_text(found.p)]
-    return [*shown, f"{_MARKS.get(found.verdict, '?')} {found.verdict}{_finds(found)}"]
+    return [*shown, f"{_MARKS.get(found.verdict, '?')} {found.verdict}{_test(found)}{_finds(found)}"]
+
+
+def _test(found: RowComparison) -> str:
+    """The test of a row, if it is another one than that of its verdict's name and the usual one."""
+    unpaired = found.method == "Welch" and found.verdict != "unpaired"
+    return ", unpaired" if unpaired else ", paired t" if found.method == "paired t" else ""
 
 
 def _finds(found: RowComparison) -> str:
