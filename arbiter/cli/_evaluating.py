@@ -140,8 +140,7 @@ def run_suites(suites: Sequence[str], options: Options) -> int:
     progresses = [Progress() for _ in files]
     # All are loaded, and all are checked, before the first one runs.
     with stdout_for_results():
-        loaded = [_loaded(file, options) for file in files]
-        runs = [_prepared(*each, options) for each in zip(files, loaded, progresses, strict=True)]
+        runs = _all_prepared(files, progresses, options)
         if options.ray is not None:
             for file, run in zip(files, runs, strict=True):
                 run.driver = _on_ray(options.ray, file, options)
@@ -170,6 +169,22 @@ def _on_ray(address: str, file: str, options: Options) -> Any:
 
 def _selection(options: Options) -> Selection:
     return Selection(ids=options.ids, tags=options.tags, text=options.text)
+
+
+def _all_prepared(files: Sequence[str], progresses: Sequence[Progress], options: Options) -> list[Run]:
+    """The runs of all suites. Raises `ConfigurationError` with what is wrong with each of them."""
+    runs: list[Run] = []
+    refused: list[ConfigurationError] = []
+    for file, progress in zip(files, progresses, strict=True):
+        try:
+            runs.append(_prepared(file, _loaded(file, options), progress, options))
+        except ConfigurationError as error:
+            refused.append(error)
+    if len(refused) == 1:
+        raise refused[0]
+    if refused:  # a wrong option is wrong for each suite
+        raise ConfigurationError("\n".join(dict.fromkeys(map(str, refused))))
+    return runs
 
 
 def _prepared(file: str, suite: Suite, progress: Progress, options: Options) -> Run:

@@ -528,6 +528,23 @@ def test_votes_about_a_whole_run_are_reported_and_plan_its_cases(
     assert "cases, 2 votes" in planned.out
 
 
+def test_the_mistakes_of_several_suites_are_reported_at_once(files: Path) -> None:
+    """Those of their files, and those that show when they are checked; a wrong option is named once."""
+    suite = files / "suites/parity.yaml"
+    (files / "suites/naming.yaml").write_text(suite.read_text() + "repeat: 3\n")
+    (files / "suites/watching.yaml").write_text(suite.read_text().replace("app.py:answer", "app.py:answr", 1))
+    found = Said("run")
+    assert (found.code, found.out) == (2, "")
+    first, second = found.err.strip().splitlines()
+    assert first.startswith("suites/naming.yaml:")
+    assert "Did you mean 'repeats'?" in first
+    assert second.startswith("suites/watching.yaml: app.py has no 'answr'")
+    assert not (files / ".arbiter").exists()
+    (files / "suites/naming.yaml").write_text(suite.read_text().replace("suite: parity", "suite: naming"))
+    (files / "suites/watching.yaml").unlink()
+    assert Said("run", "--repeats", "0").err.count("repeats is 0") == 1
+
+
 def test_lint_names_the_suite_of_each_mistake(files: Path) -> None:
     suite = files / "suites/parity.yaml"
     (files / "suites/watching.yaml").write_text(suite.read_text().replace("app.py:answer", "app.py:answr", 1))
