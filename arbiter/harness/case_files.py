@@ -230,11 +230,11 @@ def _read_csv(file: Path, name: str, mistakes: list[PackMistake]) -> _Read:
             elif len(cells) != len(head):
                 said = f"expected {len(head)} columns, got {len(cells)}"
                 mistakes.append(PackMistake(name, line, "", said))
-            elif not wrong:
-                try:
-                    yield line, _row(head, cells)
-                except ValueError as error:
-                    mistakes.append(PackMistake(name, line, "", str(error)))
+            else:
+                data, faults = _row(head, cells)
+                mistakes += [PackMistake(name, line, "", fault) for fault in faults]
+                if "input" in data or not wrong:  # it may be in the column that is not known
+                    yield line, data
     except csv.Error as error:
         raise PackError.at(name, reader.line_num, f"expected CSV: {error}") from None
 
@@ -261,19 +261,25 @@ def _wrong_columns(cells: Sequence[str], name: str) -> list[PackMistake]:
     return wrong
 
 
-def _row(head: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
-    """A row of a CSV file as the data of a case. An empty cell gives nothing."""
+def _row(head: Sequence[str], cells: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """A row of a CSV file as the data of a case, and the cells that cannot be read. An empty cell gives nothing."""
     data: dict[str, Any] = {}
+    faults: list[str] = []
     for column, cell in zip(head, cells, strict=True):
-        if cell == "":
-            continue
         key, _, inner = column.partition(".")
-        value = _cell(column, cell)
-        if inner:
-            data.setdefault(key, {})[inner] = value
-        else:
-            data[key] = value
-    return data
+        if cell == "" or not (column in _COLUMNS or (inner and key in ("input", "metadata"))):
+            continue
+        try:
+            value = _cell(column, cell)
+        except ValueError as error:
+            faults.append(str(error))
+            if key != "input":
+                continue
+            value = cell  # so that it is not reported as missing, too
+        parts: Any = data.setdefault(key, {} if inner else value)
+        if inner and isinstance(parts, dict):
+            parts[inner] = value
+    return data, faults
 
 
 def _cell(column: str, cell: str) -> Any:

@@ -333,6 +333,30 @@ def test_a_mistake_in_a_csv_file_hides_no_other(project: Path) -> None:
         assert [mistake.line for mistake in caught.value.mistakes] == lines
 
 
+def test_a_wrong_cell_or_column_of_a_csv_file_hides_no_other(project: Path) -> None:
+    """Unless the input may be in the column that is not known: it would be missing in each row."""
+    (project / "c.csv").write_text(
+        'id,input,colour,must_pass,expect\nx,"{1",red,perhaps,"{2"\ny,1,,2,3,4\nz,2,,yes,\n'
+    )
+    (project / "d.csv").write_text("id,inptu\na,1\n")
+    found: list[str] = []
+    for name in ("c.csv", "d.csv"):
+        with pytest.raises(PackError) as caught:
+            load_cases(name)
+        found += [
+            f"{mistake.line}: {mistake.path or mistake.message:.16}" for mistake in caught.value.mistakes
+        ]
+    assert found == [
+        "1: expected a colum",
+        "2: input: expected ",
+        "2: expect: expected",
+        "2: must_pass",
+        "3: expected 5 colum",
+        "4: must_pass",
+        "1: expected a colum",
+    ]
+
+
 def test_all_mistakes_of_all_files_are_reported_at_once(files: Path) -> None:
     (files / "suite.yaml").write_text(
         SUITE.replace("use: contains", "use: contain").replace("app.py:graph, ", "app.py:graph, outputs: x, ")
