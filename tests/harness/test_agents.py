@@ -23,6 +23,7 @@ from arbiter.models import JudgeRequest, RecordingError
 from arbiter.store import AgentMessage, SqlRepository
 from tests.harness.test_dimensions import scored
 from tests.harness.test_eval_command import Said
+from tests.harness.test_forms import misfits
 from tests.personas.personas_support import Says, prompt_of
 
 END = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -252,6 +253,7 @@ def test_other_messages_are_compared_as_groups_and_one_trajectory_by_its_size(cr
     fallen = loaded(Says(worse)).run(baseline="live.json")
     assert fallen.comparison.rows["tone.ilka"].verdict == "regressed"
     assert "✗ regressed, unpaired" in fallen.printed()
+    assert misfits(fallen) == []
     assert fallen.comparison.rows["ideas.env:quay"].gated is False
     ilka = fallen.to_dict()["agents"]["ilka"]
     assert ilka["pass"] is False

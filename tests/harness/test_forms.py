@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import jsonschema
 import pytest
 from junitparser import JUnitXml, TestSuite
 
 from arbiter import ConfigurationError
+from arbiter.evaluators import JudgeEvaluator
 from arbiter.harness import Case, CaseRun, Limits, Report, Score, Suite
+from tests.scripted import Named
+from tests.support import Spy, chain
 
 HOSTILE = (
     "[red]", "[/]", "\x1b[2J", "a\nb\r\nc", "a|b", "\x00", "\ud800", "<script>alert(1)</script>", "`x`",
@@ -39,6 +45,14 @@ def fails(given: Any) -> Any:
 def hostile() -> Report:
     cases = [Case(f"c{number}", number) for number in range(len(HOSTILE))]
     return Suite("su|te <b>", cases, scorers={"tone": judged}).run(HOSTILE.__getitem__)
+
+
+def misfits(report: Report) -> list[str]:
+    """Where the JSON of a report does not fit the schema that ships with Arbiter."""
+    schema = json.loads((files("arbiter.harness.reports") / "report.schema.json").read_text(encoding="utf-8"))
+    validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
+    found = validator.iter_errors(json.loads(report.to_json()))  # pyright: ignore[reportUnknownMemberType]
+    return [f"{error.json_path}: {error.message}" for error in found]
 
 
 def written(report: Report, tmp_path: Path, ending: str) -> str:
@@ -191,3 +205,27 @@ def test_a_verdict_by_another_test_than_the_usual_one_says_so(project: Path) -> 
     worse = Suite("many", suite.cases, scorers=[Tone(1)]).run(echo, folder=None, baseline="many.json")
     assert "✗ regressed, paired t" in worse.printed()
     assert "regressed, paired t" in written(worse, project, ".md")
+
+
+def test_the_json_fits_its_schema(project: Path, hostile: Report) -> None:
+    """Of graphs and functions, with failures, labels, open scales, judges and a baseline."""
+
+    class Steps:
+        name, scale = "steps", (0, math.inf)
+
+        def score(self, run: CaseRun) -> Any:
+            return {"all": 3.0, "word": "rude", "none": None, "wrong": math.nan}
+
+    judge = Named(answers=['{"reasoning": "fine", "score": 8}'], model_name="judge-2")
+    of_graph = Suite(
+        "graph",
+        [Case("a", {"log": []}, expect={"nodes": ["plan"]})],
+        evaluators=[JudgeEvaluator("good", "It is good.", judge)],
+        votes=2,
+    )
+    of_graph.run(chain(Spy("plan"))).save_baseline("graph.json")
+    judged_run = of_graph.run(chain(Spy("plan")), baseline="graph.json")
+    of_function = Suite("mixed", [Case("a", "a"), Case("b", "raise")], scorers=[Steps()])
+    for report in (judged_run, of_function.run(fails, folder=None), hostile):
+        assert misfits(report) == []
+    assert judged_run.to_dict()["identity"]["judges"]["good"]["returned"] == ["judge-2"]

@@ -224,7 +224,8 @@ class Report:
         (console or Console()).print(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON-able data. Ids, times and durations are under `timing`."""
+        """The report as JSON-able data, which fits `report.schema.json` beside this module. Ids, times and durations
+        are under `timing`."""
         return {
             **self._head(),
             "results": [result_to_dict(result) for result in self.results],
