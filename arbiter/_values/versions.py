@@ -12,6 +12,7 @@ import json
 import linecache
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
@@ -60,7 +61,8 @@ def version_of(thing: Any) -> str:
 def plain(value: Any) -> Any:
     """The value as JSON. Chat models and judges are None: they are no part of a question.
 
-    A function is its code, an object of unknown kind its class, the code of that class, and its `version`.
+    A function is its code, an object of unknown kind its class, the code of that class, and its `version`, or else
+    what it keeps of its constructor's arguments.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -99,7 +101,10 @@ def _of_object(value: Any) -> Any:
     if is_dataclass(value):
         return [path_of(kind), {part.name: plain(getattr(value, part.name)) for part in fields(value)}]
     own: Any = getattr(value, "version", None)
-    return [path_of(kind), str(own)] if isinstance(own, str | int) else plain(kind)
+    if isinstance(own, str | int):
+        return [path_of(kind), str(own)]
+    kept = _kept_by(value)
+    return [*plain(kind), kept] if kept else plain(kind)
 
 
 def path_of(kind: type) -> str:
@@ -116,7 +121,37 @@ def parameters_of(thing: Any) -> dict[str, Any]:
     return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
 
 
+_kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""What objects kept of their arguments when they were first asked: a list that grows later changes no version."""
+
+
+def _kept_by(thing: Any) -> Any:
+    """The arguments of its constructor that an object keeps as they are or behind `_`, as far as they are data."""
+    try:
+        if thing in _kept:
+            return _kept[thing]
+    except TypeError:  # it has no hash
+        return _arguments_of(thing)
+    found = _arguments_of(thing)
+    with suppress(TypeError):  # it has slots
+        _kept[thing] = found
+    return found
+
+
+def _arguments_of(thing: Any) -> Any:
+    own: Mapping[str, Any] = getattr(thing, "__dict__", {})
+    try:
+        names = list(signature(type(thing).__init__).parameters)[1:]
+    except (TypeError, ValueError):
+        return {}
+    found = {name: own[key] for name in names for key in (name, f"_{name}") if key in own}
+    return {name: plain(value) for name, value in found.items() if isinstance(value, _DATA)}
+
+
 # Code ---------------------------------------------------------------------------------------------
+
+
+_DATA = (bool, int, float, str, tuple, list, dict, type(None))
 
 
 _codes: WeakKeyDictionary[FunctionType, Any] = WeakKeyDictionary()
@@ -145,7 +180,7 @@ def _read_code(function: FunctionType) -> Any:
 
 def _is_data(cell: Any) -> bool:
     try:
-        return isinstance(cell.cell_contents, bool | int | float | str | tuple | list | dict | None)
+        return isinstance(cell.cell_contents, _DATA)
     except ValueError:  # the variable has no value yet
         return False
 

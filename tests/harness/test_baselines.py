@@ -290,3 +290,35 @@ def test_the_first_failure_behind_a_new_baseline_says_so(file: Path) -> None:
         report = measured(now, baseline=file)
         assert (hint in " ".join(report.printed().split())) == is_said, (best, now)
         assert hint not in json.dumps({**report.to_dict(), "timing": {}})
+
+
+class Shorter:
+    """A scorer with an argument. It notes what it has seen in another one."""
+
+    name = "short"
+
+    def __init__(self, limit: int, seen: list[Any]) -> None:
+        self._limit = limit
+        self.seen = seen
+
+    def score(self, run: CaseRun) -> bool:
+        self.seen.append(run.output)
+        return int(run.output) < self._limit
+
+
+def test_a_row_belongs_to_the_arguments_of_its_scorer(file: Path) -> None:
+    """Another limit is another question. A list that it fills while it judges changes nothing."""
+
+    def measured(scorer: Shorter) -> Report:
+        cases = [Case(f"case-{n}", n) for n in range(3)]
+        return Suite("s", cases, scorers=[scorer]).run(
+            echo, folder=None, baseline=file if file.exists() else None
+        )
+
+    first = Shorter(5, [])
+    measured(first).save_baseline(file)
+    for same in (first, Shorter(5, [])):
+        assert measured(same).comparison.rows["short"].verdict == "steady"
+    other = measured(Shorter(4, [])).comparison
+    assert (other.rows["short"].verdict, other.exit_code) == ("incomparable", 5)
+    assert "short changed: version" in other.rows["short"].reason
