@@ -19,7 +19,7 @@ from arbiter.harness.suites import Suite
 
 __all__ = ["calibrate", "check_pass_at"]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("arbiter.harness")
 
 
 def check_pass_at(pass_at: float, scale: Scale = (-inf, inf)) -> None:

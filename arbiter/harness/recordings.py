@@ -35,7 +35,7 @@ from arbiter.redaction import found_in
 
 __all__ = ["Asked", "Place", "RecordingError", "Recordings"]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("arbiter.harness")
 
 VERSION = 1
 _SHOWN = 5

@@ -88,6 +88,8 @@ SETTLE = 30.0
 """Seconds that a removal waits for what is queued and judged."""
 _HOUR, _DAY = 3_600.0, 86_400.0
 _log = logging.getLogger("arbiter")
+_LOGGERS = ("arbiter", "arbiter.experiments", "arbiter.harness", "arbiter.memory", "arbiter.personas")
+"""All loggers of Arbiter: the filter of a logger does not see the records of those below it."""
 _STATES = ("none", "digest", "bounded", "full")
 _AHEAD = ("never", "acts", "always")
 _VERDICTS = ("allow", "deny", "ask")
@@ -154,7 +156,8 @@ class Ledger:
             "redactor", redactor, "an object with redact()", redactor is None or hasattr(redactor, "redact")
         )
         expect("clock", clock, "a callable", callable(clock))
-        _log.addFilter(_redact_logged)
+        for name in _LOGGERS:
+            logging.getLogger(name).addFilter(_redact_logged)
         self._where = url
         self._create = create
         self._key: Key | None = key_from(key)
@@ -612,8 +615,9 @@ class Ledger:
         No node and no tool is called. `threads` are the ids of the threads that count, and `since` and `until` as
         in `items`. `models` and `allow` are as in `ArbiterOS.from_constitution`. Recorded results of an evaluator
         that is declared in the same way are taken; any other rule whose model is not given is unknown.
-        `progress` is called after each thread with the number of node runs so far. Raises `PackError` for a
-        constitution with mistakes, and `ConfigurationError` if there are no such node runs.
+        `progress` is called after each thread with the number of node runs so far. Warns of `models` and prefixes
+        in `allow` that no rule uses. Raises `PackError` for a constitution with mistakes, and `ConfigurationError`
+        if there are no such node runs.
         """
         from arbiter.ledger.replaying._replay import replay
 
@@ -747,12 +751,18 @@ _ANCHOR = "id, upto, at, threads, root, previous, key_id, signature"
 
 
 _logged = ContentRedactor()
+_tracebacks = logging.Formatter()
 
 
 def _redact_logged(record: logging.LogRecord) -> bool:
     """Redact what Arbiter logs, such as the exception of an evaluator: what a ledger does not keep is no text for
     a log either.
     """
+    if record.exc_info:
+        traceback = _tracebacks.formatException(record.exc_info)
+        if (redacted := _logged.redact(traceback)) != traceback:
+            # Handlers print this text. The exception itself would bring the secret back.
+            record.exc_text, record.exc_info = redacted, None
     try:
         message = record.getMessage()
     except Exception:  # the handlers say what is wrong with it

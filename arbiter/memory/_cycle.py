@@ -79,7 +79,7 @@ from arbiter.verdicts import OTHER_TARGETS, EvaluationResult, EvaluatorTrace
 if TYPE_CHECKING:
     from arbiter.memory._recollection import Memory
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("arbiter.memory")
 _REMEMBERED = 1000
 _ASKING = 32
 """Messages, the last ones, that may ask to forget something."""

@@ -32,7 +32,7 @@ from arbiter.memory._evaluators import CognitiveEvaluator
 from arbiter.memory.answers import CallBudget
 from arbiter.verdicts import EvaluationResult
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("arbiter.memory")
 
 MOST_WAITING = 1_000
 """Threads that wait; beyond it the one that has been quiet for the longest time is given up."""

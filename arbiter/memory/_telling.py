@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from arbiter._values.once import Once
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("arbiter.memory")
 
 NO_CYCLE = (
     "no EvaluationCycle was added. Call "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -14,6 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import add_messages
 from langgraph.types import Command
 
+import arbiter
 from arbiter import (
     ArbiterOS,
     Correction,
@@ -33,6 +35,12 @@ FORM = f"sk-proj-{CANARY}abcdefghijklmnopqrstuvwxyz0123"
 """A secret by its form."""
 CARDS = [4_111_111_111_111_111, 6_304_000_000_000_000_000]
 """Card numbers as whole numbers, one of them beyond those of JSON."""
+LOGGERS = {
+    name
+    for path in Path(arbiter.__file__).parent.rglob("*.py")
+    for name in re.findall(r'getLogger\("?(arbiter[\w.]*|__name__)"?\)', path.read_text())
+}
+"""The loggers that Arbiter's modules use."""
 PLACES = (
     "field", "nested", "inside", "twice", "key", "form", "split", "bytes", "argument", "name", "reason", "feedback",
     "metadata", "error", "failure", "config", "draft", "correction", "question", "edit", "comment", "route",
@@ -195,6 +203,24 @@ def test_a_secret_that_begins_a_line_is_not_stored(tmp_path: Path, end: str) -> 
         (item,) = ledger.items()
         assert item.input_state["log"] == [f"first line{end}[secret: secrets]"]
     assert not [path for path in tmp_path.iterdir() if CANARY.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("name", ["arbiter", *sorted(LOGGERS - {"arbiter"})])
+def test_messages_and_tracebacks_of_all_loggers_are_redacted_once_a_ledger_was_opened(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    Ledger(tmp_path / "l.db").close()
+    log = logging.getLogger(name)
+    try:
+        raise ValueError(f"refused {FORM}")
+    except ValueError:
+        log.exception("asked with %s", FORM)
+    log.warning("without", exc_info=ValueError("harmless"))
+    log.warning("without", exc_info=True)
+    assert "asked with [secret: secrets]" in caplog.text
+    assert "ValueError: refused [secret: secrets]" in caplog.text
+    assert "ValueError: harmless" in caplog.text
+    assert CANARY not in "".join(str(vars(record)) for record in caplog.records) + caplog.text
 
 
 def test_a_wrong_log_call_is_left_to_the_handlers_while_a_ledger_is_open(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from langgraph.types import Command, RetryPolicy
 
 from arbiter import (
     ArbiterOS,
+    ArbiterWarning,
     ConfigurationError,
     Correction,
     CorrectionGate,
@@ -422,6 +423,10 @@ def test_a_judge_is_taken_from_the_ledger_asked_or_unknown(tmp_path: Path, ledge
     (difference,) = ledger.replay(other, models={"judge": model(1)})
     assert str(difference.shadow) == "redirect → look by again"
     assert difference.outcome == "elsewhere"
+    with pytest.warns(
+        ArbiterWarning, match=r"models has 'jugde', and no rule names it\. Rules name: 'judge'\."
+    ):
+        ledger.replay(other, models={"jugde": model(1)})
 
 
 def test_a_judge_whose_model_fails_is_unknown_unless_it_failed_in_the_recorded_run(

@@ -11,9 +11,16 @@ import orjson
 from langchain_core.language_models import FakeListChatModel
 
 from arbiter._constitution.kinds import takes_model
-from arbiter._constitution.loading import Constitution, Source, load_constitution, models_by_name
+from arbiter._constitution.loading import (
+    Constitution,
+    Source,
+    load_constitution,
+    models_by_name,
+    prefixes_of,
+)
 from arbiter._lifecycle.registry import shadow_of
 from arbiter._values.states import UnreadableError
+from arbiter._weaving.coverage import report_unused
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.evaluators import TextSimilarityEvaluator
 from arbiter.history._record import Described
@@ -81,7 +88,9 @@ def replay(
     """
     notes = Notes()
     given = models_by_name(models)
-    constitution = load_constitution(source, allow=allow, models=_Models(given, notes))
+    prefixes = prefixes_of(allow)
+    constitution = load_constitution(source, allow=prefixes, models=_Models(given, notes))
+    report_unused([constitution], prefixes, given)
     text = Described.of(constitution.text)
     recorded = _Recorded(records, threads, since)
     enforced = [contract for contract in constitution.contracts if contract.enforced]

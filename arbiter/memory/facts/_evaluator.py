@@ -59,7 +59,7 @@ from arbiter.memory.facts._profiles import (
 from arbiter.memory.facts._wishes import Carried, WishBook, command_of, fact_of
 from arbiter.models import ChatModel, visible
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("arbiter.memory")
 
 Trigger = Literal["cursor", "modulo"]
 _CONTEXT = 4

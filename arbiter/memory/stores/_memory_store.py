@@ -31,7 +31,7 @@ from arbiter.memory.stores._portable import (
 )
 from arbiter.memory.stores._ranking import Hit, Place, is_open
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("arbiter.memory")
 T = TypeVar("T")
 Value = dict[str, Any]
 Link = Literal["slot", "refines", "superseded_by", "source_message_ids"]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg_pool import ConnectionPool
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("arbiter.memory")
 
 Rows = list[tuple[Any, ...]]
 _CHUNK = 1_000
