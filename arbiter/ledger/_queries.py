@@ -1,6 +1,6 @@
 """Questions to a ledger: pages by cursor, newest first, and counts from the rollups.
 
-No page reads the whole ledger: it walks one index, reads at most 10,000 rows, and may therefore be short and
+No page reads the whole ledger: it walks one index, reads at most 5,000 rows, and may therefore be short and
 still have a next one. A cursor also names the newest entry at the time of the first page: later ones are on no
 page, so that a walk ends, and a new attempt hides no node run that it has not come to yet.
 """
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 READ = 5_000
 """The entries at which one page looks. A page by several filters that few items fit may hold fewer items for that."""
+_FEW = 5_000
+"""Entries of a subject or an evaluator that a page reads and sorts, instead of looking for them among all."""
 PAGE = 50
 _SCORED = ("", "passed", "failed")
 """The values under which scores are counted; an evaluation without one is counted under its outcome."""
@@ -34,6 +36,8 @@ _SCORES = 100_000
 """Items among which a page of threads looks for the lowest scores: the longest threads go without."""
 _NEWEST = 500
 """Threads and entries that a message about an unknown name looks at."""
+_RUNS = 20_000
+"""Newest entries among which a message about an unknown run looks for it: no index has the runs."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _REF = re.compile(r"[0-9a-f][0-9a-f-]{7,35}\Z")
 _EARLIEST = -(2**62)
@@ -223,8 +227,10 @@ class Queries:
 
         Raises `ConfigurationError` for a run that is not there.
         """
-        if wanted.run is not None and not self._has_run(wanted):
+        if wanted.run is not None and not (known := self._has_run(wanted)):
             thread = "" if wanted.thread_id is None else f" in thread {wanted.thread_id!r}"
+            if known is None:
+                return f"none of the newest {_RUNS:,} entries{thread} is of run {wanted.run!r}. item.run names one."
             raise ConfigurationError(f"this ledger has no run {wanted.run!r}{thread}. item.run names one.")
         if wanted.subject is not None and (why := self.unknown_subject(wanted.subject)):
             return why
@@ -233,12 +239,21 @@ class Queries:
                 return why
         return ""
 
-    def _has_run(self, wanted: Filter) -> bool:
+    def _has_run(self, wanted: Filter) -> bool | None:
+        """True if the newest entries have the run, None if only older ones can have it. No item fits the filter."""
         query = _Query(self.mark)
-        query.add("run = ?", wanted.run)
         if wanted.thread_id is not None:
             query.add("thread = ?", self.find_thread(wanted.thread_id))
-        return any(self.rows(f"SELECT 1 FROM entries WHERE {query.conditions} LIMIT 1", query.values))
+        order = "id" if wanted.thread_id is None else "seq"
+        newest = f"SELECT run FROM entries WHERE {query.conditions} ORDER BY {order} DESC LIMIT {_RUNS}"
+        (row,) = self.rows(
+            f"SELECT COUNT(*), SUM(CASE WHEN run = {self.mark} THEN 1 ELSE 0 END) FROM ({newest}) newest",
+            [wanted.run, *query.values],
+        )
+        number, found = row
+        # The pages of a question about a run alone have looked at all items.
+        is_alone = replace(wanted, run=None, thread_id=None, order="newest", attempts=False) == Filter()
+        return bool(found) or (None if number == _RUNS and not is_alone else False)
 
     def recorded(self, kind: str, name: str) -> str:
         """The name as the ledger has it: characters that a database cannot store are escaped."""
@@ -300,15 +315,19 @@ class Queries:
         """
         query = _Query(self.mark)
         residual = _Query(self.mark)
-        order = self._add_place(query, wanted, after, upto)
+        few = self._few(wanted)
+        order = self._add_place(query, residual, wanted, after, upto, is_sorted=few is not None)
         query.add("e.kind IN ('item', 'recovered')")
-        driving = self._driving(wanted)
+        if few is not None:
+            query.add(few.conditions, *few.values)
+        driving = None if few is not None else self._driving(wanted)
         for name in ("node", "instruction", "policy", "status", "run", "verdict"):
             value = getattr(wanted, name)
             if value is None:
                 continue
             value = self.recorded(name, value)
-            (query if name == driving else residual).add(f"e.{name} = ?", value)
+            # The index has the denials and the questions alike: a question may be rare among them.
+            (query if name == driving != "verdict" else residual).add(f"e.{name} = ?", value)
             if name == driving and name in ("status", "verdict"):
                 # The partial index is used only for a statement that repeats its condition.
                 usual = {"status": "completed", "verdict": "allow"}[name]
@@ -327,10 +346,10 @@ class Queries:
             found = f"(SELECT 1 FROM scores s WHERE {scored.conditions} LIMIT 1)"
             residual.add(f"{found} IS NOT NULL", *scored.values)
         if not wanted.attempts:
-            # The plus keeps SQLite from walking all later entries of a long thread by their numbers.
+            # By the id, which SQLite has in the index of the tasks: a task may have many attempts.
             residual.add(
                 "NOT EXISTS (SELECT 1 FROM entries n WHERE n.thread = e.thread AND n.task = e.task "
-                "AND +n.seq > e.seq AND +n.id <= ? AND n.kind IN ('item', 'recovered'))",
+                "AND n.id > e.id AND n.id <= ? AND n.kind IN ('item', 'recovered'))",
                 upto,
             )
         # Contents are read only of those that fit: a page may have to look at many others.
@@ -340,11 +359,45 @@ class Queries:
         )
         return statement, [*residual.values, *query.values]
 
-    def _add_place(self, query: _Query, wanted: Filter, cursor: int | None, upto: int) -> str:
-        """Keep to the entries of the thread and the times that are wanted, behind the cursor. Returns their order."""
+    def _few(self, wanted: Filter) -> _Query | None:
+        """The condition that an entry is of the subject or evaluator that is wanted, if few are."""
+        found = _Query(self.mark)
+        if wanted.thread_id is not None:
+            return None
+        if wanted.subject is not None:
+            about = self._about(wanted.subject)
+            sizes = f"SELECT head_seq FROM threads WHERE {about.conditions} LIMIT {_FEW + 1}"
+            (row,) = self.rows(f"SELECT COUNT(*) + SUM(head_seq) FROM ({sizes}) sizes", about.values)
+            if (row[0] or 0) <= _FEW:
+                found.add(f"e.thread IN (SELECT id FROM threads WHERE {ABOUT})", *about.values)
+                return found
+        if wanted.evaluator is not None:
+            evaluator = self.recorded("evaluator", wanted.evaluator)
+            scored = f"SELECT 1 FROM scores WHERE evaluator = {self.mark} LIMIT {_FEW + 1}"
+            (row,) = self.rows(f"SELECT COUNT(*) FROM ({scored}) scored", [evaluator])
+            if row[0] <= _FEW:
+                found.add("e.id IN (SELECT entry FROM scores WHERE evaluator = ?)", evaluator)
+                return found
+        return None
+
+    def _add_place(
+        self,
+        query: _Query,
+        residual: _Query,
+        wanted: Filter,
+        cursor: int | None,
+        upto: int,
+        *,
+        is_sorted: bool = False,
+    ) -> str:
+        """Keep to the entries of the thread and the times that are wanted, behind the cursor. Returns their order.
+
+        With `is_sorted`, no index has the order: the entries are found in another way.
+        """
         newest = wanted.order == "newest"
         comparison, direction = ("<", "DESC") if newest else (">", "ASC")
-        order = f"e.at {direction}, e.id {direction}"
+        at = "+e.at" if is_sorted else "e.at"
+        order = f"{at} {direction}, e.id {direction}"
         query.add("+e.id <= ?", upto)  # the plus keeps SQLite from walking the ids
         if wanted.thread_id is not None:
             query.add(
@@ -356,11 +409,13 @@ class Queries:
             if cursor is not None:
                 query.add(f"e.seq {comparison} (SELECT seq FROM entries WHERE id = ?)", cursor)
         elif cursor is not None:
-            query.add(f"(e.at, e.id) {comparison} ((SELECT at FROM entries WHERE id = ?), ?)", cursor, cursor)
+            query.add(f"({at}, e.id) {comparison} ((SELECT at FROM entries WHERE id = ?), ?)", cursor, cursor)
+        # Along a thread times go up only nearly: a page looks at as many entries as of any other question.
+        timed = query if wanted.thread_id is None else residual
         if wanted.since is not None:
-            query.add("e.at >= ?", wanted.since)
+            timed.add(f"{at} >= ?", wanted.since)
         if wanted.until is not None:
-            query.add("e.at <= ?", wanted.until)
+            timed.add(f"{at} <= ?", wanted.until)
         return order
 
     def executions(
@@ -381,12 +436,13 @@ class Queries:
 
     def statement_of_executions(self, wanted: Filter, after: int | None, upto: int) -> tuple[str, list[Any]]:
         """As `statement`, for executions: they have no index of their own, so a page walks past node runs."""
-        query = _Query(self.mark)
-        order = self._add_place(query, wanted, after, upto)
+        query, residual = _Query(self.mark), _Query(self.mark)
+        order = self._add_place(query, residual, wanted, after, upto)
+        residual.add("e.kind = 'execution'")
         return (
-            "SELECT e.id, CASE WHEN e.kind = 'execution' THEN 1 ELSE 0 END FROM entries e "
+            f"SELECT e.id, CASE WHEN {residual.conditions} THEN 1 ELSE 0 END FROM entries e "
             f"WHERE {query.conditions} ORDER BY {order} LIMIT {READ}"
-        ), query.values
+        ), [*residual.values, *query.values]
 
     def _driving(self, wanted: Filter) -> str | None:
         """The column whose index the page walks."""

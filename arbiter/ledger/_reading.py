@@ -108,7 +108,7 @@ class Reader:
             where, values, order = f" AND e.seq > {self._mark}", [after], "ASC"
         elif before is not None:
             where, values = f" AND e.seq < {self._mark}", [before]
-        # The plus keeps SQLite from walking all later entries of a long thread by their numbers.
+        # By the id, which SQLite has in the index of the tasks: a task may have many attempts.
         rows = list(
             self._queries.rows(
                 "SELECT e.id, e.seq, e.kind, e.body, CASE WHEN (e.verdict <> 'allow' OR "
@@ -116,7 +116,7 @@ class Reader:
                 "FROM entries e LEFT JOIN contents c ON c.entry = e.id "
                 f"WHERE e.thread = {self._mark}{where} AND e.kind NOT IN {_HIDDEN} "
                 "AND NOT (e.kind IN ('item', 'recovered') AND e.task IS NOT NULL AND EXISTS ("
-                "SELECT 1 FROM entries n WHERE n.thread = e.thread AND n.task = e.task AND +n.seq > e.seq "
+                "SELECT 1 FROM entries n WHERE n.thread = e.thread AND n.task = e.task AND n.id > e.id "
                 "AND n.kind IN ('item', 'recovered'))) "
                 f"ORDER BY e.seq {order} LIMIT {limit + 1}",
                 [thread, *values],

@@ -67,9 +67,17 @@ def fits(item: Any, name: str, value: Any, ledger: Ledger) -> bool:
 @pytest.mark.parametrize(
     "names", [c for n in (1, 2, 3) for c in itertools.combinations(WANTED, n)], ids=",".join
 )
-def test_filters_alone_and_together_find_what_a_scan_finds(ledger: Ledger, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("few", [0, 5_000], ids=["walked", "sorted"])
+def test_filters_alone_and_together_find_what_a_scan_finds(
+    ledger: Ledger, names: tuple[str, ...], few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = {name: WANTED[name] for name in names}
+    monkeypatch.setattr("arbiter.ledger._queries._FEW", few)
     found = [item.id for item in ledger.items(**wanted)]
+    page = ledger.items(**wanted).page(limit=3)
+    assert [item.id for item in page] == found[:3]
+    if page.next is not None:
+        assert [item.id for item in ledger.items(**wanted).page(after=page.next)] == found[3:53]
     everything = ledger.items(thread_id=wanted.get("thread_id"), subject=wanted.get("subject"))
     expected = [
         item.id
@@ -269,8 +277,11 @@ FILTERS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("wanted", "index"), FILTERS, ids=str)
 @pytest.mark.parametrize("after", [False, True], ids=["first page", "later page"])
-def test_no_page_scans_the_whole_or_sorts_it(tmp_path: Path, wanted: Any, index: str, after: bool) -> None:
+def test_no_page_scans_the_whole_or_sorts_it(
+    tmp_path: Path, wanted: Any, index: str, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each walks the index of the rarest thing that it is asked for."""
+    monkeypatch.setattr("arbiter.ledger._queries._FEW", 0)
     with recorded(tmp_path / "l.db", 3) as ledger:
         cursor, upto = (5, 6) if after else (None, 9)
         engine = create_engine(f"sqlite:///{tmp_path / 'l.db'}")
@@ -290,8 +301,45 @@ def test_no_page_scans_the_whole_or_sorts_it(tmp_path: Path, wanted: Any, index:
     assert not [step for step in plan if step.startswith("SCAN") and "INDEX" not in step]
     if (
         "attempts" not in wanted
-    ):  # newer attempts are looked up by task, not among all later entries of the thread
-        assert [step for step in plan if "entries_task (thread=? AND task=?)" in step]
+    ):  # newer attempts are looked up by task and id: not among all later entries of the thread, nor all attempts
+        assert [step for step in plan if "entries_task (thread=? AND task=? AND rowid>? AND rowid<?)" in step]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({"subject": "user-1"}, "(thread=?)"),
+        ({"subject": "user-1", "node": "pay", "since": 5}, "(thread=?)"),
+        ({"evaluator": "score", "until": 5}, "INTEGER PRIMARY KEY (rowid=?)"),
+        ({"evaluator": "score", "below": 0.5, "verdict": "deny"}, "INTEGER PRIMARY KEY (rowid=?)"),
+    ],
+)
+@pytest.mark.parametrize("after", [None, 5], ids=["first page", "later page"])
+def test_a_subject_or_an_evaluator_with_few_items_is_not_looked_for_among_all(
+    tmp_path: Path, wanted: Any, found: str, after: int | None
+) -> None:
+    with recorded(tmp_path / "l.db", 3) as ledger:
+        queries = ledger._queries  # pyright: ignore[reportPrivateUsage]
+        statement, values = queries.statement(Filter(**wanted), after, 9)
+        plan = [row[3] for row in queries.rows("EXPLAIN QUERY PLAN " + statement, values)]
+    (entries,) = [step for step in plan if step.split()[1] == "e"]
+    assert entries.endswith(found)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [{"verdict": "ask"}, {"thread_id": "t9", "since": "0s"}, {"thread_id": "t9", "until": "1d"}],
+    ids=str,
+)
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_a_page_without_a_match_ends_after_a_bounded_number_of_entries(
+    ledger: Ledger, question: Any, order: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if all that is denied, or a whole thread, is of another kind or time."""
+    monkeypatch.setattr("arbiter.ledger._queries.READ", 1)
+    page = ledger.items(**question, order=order).page()
+    assert (len(page), page.next is None) == (0, False)
+    assert list(ledger.items(**question, order=order)) == []
 
 
 def test_the_page_of_a_node_run_does_not_walk_its_thread(

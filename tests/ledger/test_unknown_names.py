@@ -36,6 +36,18 @@ def test_an_unknown_thread_or_run_is_an_error(ledger: Ledger, question: Any, sai
         ledger.items(**question).page()
 
 
+def test_an_unknown_run_is_looked_for_among_the_newest_entries_only(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbiter.ledger._queries._RUNS", 2)
+    (item,) = ledger.items(thread_id="t0", node="pay")
+    for run in ("r1", item.run):
+        with pytest.warns(ArbiterWarning, match=r"none of the newest 2 entries is of run '.*'\. item\.run"):
+            assert list(ledger.items(run=run, verdict="deny")) == []
+    with pytest.raises(ConfigurationError, match="this ledger has no run 'r1'"):
+        list(ledger.items(run="r1"))  # its pages have looked at all
+
+
 @pytest.mark.parametrize(
     ("method", "question", "said"),
     [
