@@ -10,7 +10,7 @@ from re import IGNORECASE, compile, split
 from typing import Any
 
 from arbiter.redaction._detectors import found_in
-from arbiter.redaction._forms import NOT_SECRET
+from arbiter.redaction._forms import BASIC, NOT_SECRET
 from arbiter.redaction._patterns import Patterns
 from arbiter.redaction._redactor import Path, Redactor, SecretRedactor
 
@@ -82,7 +82,7 @@ class ContentRedactor:
         looked_at = [dumped]
         if "spoken" in self._detect:  # it reads lines: each text is one, and each text of JSON in a text
             lines = dumped.replace('\\"', "\0").replace('"', "\n")
-            looked_at = [lines.replace("\0", '"'), lines.replace("\0", "\n")]
+            looked_at = [lines.replace("\0", '"'), _unescaped(lines.replace("\0", "\n"))]
         return not any(found_in(_unescaped(text), self._detect) for text in looked_at)
 
     def redact(self, value: Any, path: Path = ()) -> Any:
@@ -154,7 +154,7 @@ class ContentRedactor:
             are_fields = path not in self._by_rule
             return {
                 self._key(key): {"$secret": "field"}
-                if are_fields and self._is_secret(str(key)) and part not in (None, "", [], {})
+                if are_fields and self._is_field(str(key), part)
                 else self._value(part, (*path, str(key)), levels)
                 for key, part in parts.items()
             }
@@ -173,6 +173,12 @@ class ContentRedactor:
         if redacted == key and len(self._harmless) < 10_000:
             self._harmless.add(key)
         return redacted
+
+    def _is_field(self, name: str, part: Any) -> bool:
+        """True for a value that its name makes a secret. In Docker's settings `auth` has a name with a password."""
+        if name == "auth":
+            return isinstance(part, str) and BASIC.match(part) is not None
+        return self._is_secret(name) and part not in (None, "", [], {})
 
     def _is_secret(self, name: str) -> bool:
         known = self._known.get(name)

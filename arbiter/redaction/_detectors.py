@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from arbiter.redaction._forms import keys_in
+from arbiter.redaction._forms import keys_in, tokens_in
 from arbiter.redaction._numbers import cards_in, digits_in, ibans_in, papers_in
 from arbiter.redaction._spoken import told_in
 
@@ -27,6 +27,12 @@ class Found:
     detector: str
 
 
+def _secrets(text: str, folded: str, digits: int) -> Iterator[Range]:
+    yield from keys_in(text, folded)
+    if digits:
+        yield from tokens_in(text)
+
+
 def _cards(text: str, digits: int) -> Iterator[Range]:
     if digits >= 13:
         yield from cards_in(text)
@@ -35,7 +41,7 @@ def _cards(text: str, digits: int) -> Iterator[Range]:
 
 
 _BY_NAME: dict[str, Callable[[str, str, int], Iterator[Range]]] = {
-    "secrets": lambda text, folded, digits: keys_in(text, folded),
+    "secrets": _secrets,
     "cards": lambda text, folded, digits: _cards(text, digits),
     "papers": papers_in,
     "spoken": lambda text, folded, digits: told_in(text, folded),
@@ -81,5 +87,7 @@ def _all(pattern: re.Pattern[str], text: str) -> Iterator[Range]:
 
 def _folded(text: str) -> str:
     """`text` in lower case, character by character: no place moves."""
+    if text.isascii():
+        return text.lower()
     # The lower case of this letter alone has two characters.
     return "\u0130".join(part.lower() for part in text.split("\u0130"))

@@ -27,6 +27,7 @@ from arbiter import (
 )
 from arbiter.ledger import Ledger
 from tests.ledger.ledger_support import conf, sql
+from tests.redaction.forms import FORMS
 from tests.support import MODES, Check, Judge, Route, Spy, chain, run
 from tests.telemetry.test_spans import Kept
 
@@ -203,6 +204,21 @@ def test_a_secret_that_begins_a_line_is_not_stored(tmp_path: Path, end: str) -> 
         (item,) = ledger.items()
         assert item.input_state["log"] == [f"first line{end}[secret: secrets]"]
     assert not [path for path in tmp_path.iterdir() if CANARY.encode() in path.read_bytes()]
+
+
+def test_no_secret_of_a_known_form_is_in_a_byte_of_the_database(tmp_path: Path) -> None:
+    texts = list(map("".join, FORMS))
+    with Ledger(tmp_path / "l.db") as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("a")))
+        for given in (
+            texts,
+            [f"see\n{text}" for text in texts],
+            [json.dumps({"out": text}) for text in texts],
+        ):
+            app.invoke({"log": given})
+        assert ledger.flush(60)
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert [secret for _, secret, _ in FORMS if json.dumps(secret)[1:-1].encode() in stored] == []
 
 
 @pytest.mark.parametrize("name", ["arbiter", *sorted(LOGGERS - {"arbiter"})])

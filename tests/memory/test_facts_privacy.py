@@ -17,6 +17,7 @@ from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.redaction._numbers import luhn
 from tests.memory.facts_support import Room, answer, claim, relations
+from tests.redaction.forms import FORMS
 from tests.support import quick
 
 SECRETS = (
@@ -98,7 +99,7 @@ HARMLESS = (
 )
 
 
-@pytest.mark.parametrize("text", SECRETS)
+@pytest.mark.parametrize("text", [*SECRETS, *map("".join, FORMS)])
 def test_secrets_are_recognised(text: str) -> None:
     assert has_secret(text)
     assert has_secret("User told something", value=text)

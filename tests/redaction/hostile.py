@@ -20,6 +20,14 @@ REPEATED = (
     "mysql -u ", "curl ", "curl -u ", "curl -u a:", "sshpass -p ", "token=", "pwd=a",
     "a://a:b@", "password: a b c ", "\\n",
     "pass: a\n", "user: a pass ",
+    "token:a", "oc login -", "_pass=", "cookie:", "cookie:=", "cookie: a=b; ", "htpasswd -b a ",
+    "htpasswd -", "/webhooks/1/", "hooks.slack.com/services/", "?code=", "?code=aA", "?key=aA", "&sig=",
+    "&sig=a", ",signature=", "machine a login b ", "machine a login ", "'auth': '", "'auth':'aA", "_auth=a",
+    "WIFI:", "WIFI:P:", "thin:a/", "sqlplus a/b", "PASSWORD=a", ";pwd=aaaaaa", "echo a:", "echo a | ",
+    "AKIAAAAAAAAAAAAA ", "secret key ", "secretkey:aA", "private-lines: 1 ", "gsk_", "gsk_aaaaaaaaaaaaaaaa ",
+    "aaaaaaaaaaaaaaaaaaaa ", "aaaaaaaaaaaaaaaaaaaa.", "12345678:AA", "ldapsearch -", "wget -", "openssl a ",
+    "7z -", "smbclient -U a", "lftp -u a", "unzip -P", "curl -b a", "a://<", "a://a:<", "pwd:a", "hf_a_",
+    "password:min8", "pk_test_a", "0123456789-us1 ",
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from time import process_time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from arbiter._values.normal import normalized
@@ -21,6 +21,7 @@ from arbiter.redaction._redactor import Path
 from arbiter.redaction._spoken import SIGNS, TABLE
 from arbiter.redaction._texts import bare
 from tests.memory.test_facts_privacy import HARMLESS, SECRETS
+from tests.redaction.forms import FORMS
 from tests.redaction.hostile import NAMES, hostile_texts
 
 TOLD = (
@@ -167,7 +168,7 @@ def test_a_secret_is_replaced(text: str) -> None:
 @pytest.mark.parametrize("before", ["see\n", "see\t", "see\r", "\n", "\x1b[31m"], ids=repr)
 def test_a_secret_at_the_begin_of_a_line_is_replaced(before: str) -> None:
     """Also in a text as Python prints it, where a letter stands for the end of the line."""
-    for text in (before + secret for secret in (*SECRETS, *TOKENS)):
+    for text in (before + secret for secret in (*SECRETS, *TOKENS, *map("".join, FORMS))):
         assert "[secret: " in OURS.redact(text), text
         assert before[0] == "\x1b" or "[secret: " in OURS.redact(repr(text)), text
 
@@ -181,11 +182,22 @@ def test_a_secret_with_a_backslash_before_a_letter_is_replaced_as_a_whole(text: 
 
 
 _PARTS = st.one_of(
-    st.sampled_from([*SECRETS, *TOLD, *TOKENS, *NOT_TOLD, "4111 1111 1111 1111", "DE89370400440532013000"]),
+    st.sampled_from(
+        [
+            *SECRETS,
+            *TOLD,
+            *TOKENS,
+            *map("".join, FORMS),
+            *NOT_TOLD,
+            "4111 1111 1111 1111",
+            "DE89370400440532013000",
+        ]
+    ),
     st.sampled_from(["\n", "\t", "\r", '"', "'", "\\", " ", ": ", "a", "7", "\b", "{", "\\n"]),
 )
 
 
+@example("the server is old.example.com\npass: correct-horse\nthanks")
 @given(st.lists(_PARTS, min_size=1, max_size=4).map("".join))
 def test_what_is_taken_for_clean_at_a_first_look_has_nothing_to_redact(text: str) -> None:
     """The first look is at the JSON of contents, the second at each text."""
@@ -215,7 +227,9 @@ def test_ordinary_sentences_with_words_of_logins_stay_as_they_are() -> None:
     assert OURS.redact(whole) == whole
 
 
-@pytest.mark.parametrize("text", [*SECRETS, *TOLD, *(text.upper() for text in SECRETS)])
+@pytest.mark.parametrize(
+    "text", [*SECRETS, *TOLD, *TOKENS, *map("".join, FORMS), *(text.upper() for text in SECRETS)]
+)
 def test_no_sign_is_missing(text: str) -> None:
     """Whatever a pattern finds has one of the signs without which the pattern is not run."""
     looked_at = bare(text)
@@ -273,8 +287,28 @@ def test_tokens_of_providers_are_found() -> None:
         assert list(keys_in(text, text.lower())), text
 
 
+@pytest.mark.parametrize(("before", "secret", "behind"), FORMS)
+def test_of_a_token_a_header_a_url_or_a_command_only_the_secret_is_replaced(
+    before: str, secret: str, behind: str
+) -> None:
+    shown = SecretRedactor().redact(before + secret + behind)
+    assert shown == f"{before}[secret: secrets]{behind}"
+    assert shown == SecretRedactor().redact(shown)
+
+
 def test_code_and_places_to_fill_in_are_no_secrets() -> None:
     text = """
+hf_hub_download(HF_TOKEN_PATH, HF_HUB_OFFLINE), npm_lifecycle_event, NPM_CONFIG_BINROOT, sg.group_name, pk_test_table
+mssql+aioodbc://<username>:<password>@d, s3://{access_key}:{secret_key}@b, postgres://u:$PW@h, postgres://u:${PW}@h/db
+pwd: build2/out, password: min8chars, password: 8-20characters, Cookie: a small biscuit=1; Cookie: theme=dark; lang=en
+xai-grok-models-are-listed-there, fc-list-of-all-the-fonts, e2b_tests_are_run_by_hand_here, key-value-stores-of-clouds2
+https://x/?key=PROJ-123&code=ERR_CONNECTION_REFUSED_12345, ?key=uploads/2024/01/report-Final.pdf&sig=none, ?code=404
+client-certificate-data: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1JSUR123456, "auth": "required1", _auth = HTTPAuth2(x)
+MD5 9f86d081884c7d659a2feaa0c55ad015, 0f1b2c3d-1a2b-3c4d-5e6f-444455556666, 2fd4e1c67a2d28fced849ee1bb76e7391b93eb12
+sha256:9f86d081884c7d659a2feaa0c55ad0159f86d081884c7d659a2feaa0c55ad015, arn:aws:iam::123456789012:role/Admin-Role-2024
+echo $PW | sudo -S ls; echo ok | tee x; htpasswd -b file user $PW; htpasswd -c file user2; wget --password=$PW x
+The machine has a login page; password reset 2, sqlplus / as sysdba@x; WIFI:S:home;T:nopass;; PASSWORD=getpass(), zip
+https://docs.slack.dev/hooks/services/abc, https://discord.com/developers/docs/resources/webhook, _LONG_NAME_OF_CONST_2
 password=None, token=self.token, api_key=os.environ.get("KEY1"), secret=get_secret2(x), max_tokens=100, TOKEN=$TOKEN1
 PWD=/home/bob2/x OLDPWD=/Users/bob1 pwd=~/src2, PWD=/srv/app2 ; secret=/run/secrets/db1, private_key=/etc/ssl/key1.pem
 token=12, pwd=/, password=********, password=<your-password-1>, api_key={API_KEY_1}, monkey=abc123def, key=abc123def
@@ -365,6 +399,15 @@ def test_a_redactor_that_goes_through_the_whole_is_applied_once() -> None:
     redacted = ContentRedactor(also=[names]).redact({"input": {"a": ["ann", {"b": "ann"}], "n": 7}})
     assert redacted == {"input": {"a": ["<ann>", {"b": "<ann>"}], "n": 7}}
     assert names.asked.count(("input",)) == 1
+
+
+def test_the_auth_of_dockers_settings_is_a_secret_field_and_no_other_auth() -> None:
+    settings = {"auths": {"https://index.docker.io/v1/": {"auth": "Ym9iOmh1bnRlcjIyMjI="}}}
+    redacted = {"auths": {"https://index.docker.io/v1/": {"auth": {"$secret": "field"}}}}
+    assert ContentRedactor().redact(settings) == redacted
+    assert json.loads(ContentRedactor().redact(json.dumps(settings))) == redacted
+    for auth in ({"user": "bob"}, "required", "", None):
+        assert ContentRedactor().redact({"auth": auth}) == {"auth": auth}
 
 
 def test_the_token_of_a_page_is_no_secret_field() -> None:
