@@ -239,6 +239,7 @@ class Verifier:
         """Rows that belong to no entry, thread or anchor."""
         for table, column, of in (
             ("contents", "entry", "entries"),
+            ("scores", "entry", "entries"),
             ("subjects", "thread", "threads"),
             ("anchor_heads", "anchor", "anchors"),
         ):
@@ -246,10 +247,7 @@ class Verifier:
                 f"SELECT COUNT(*) FROM {table} WHERE NOT EXISTS (SELECT 1 FROM {of} WHERE {of}.id = {table}.{column})"
             ).scalar()
             if lost:
-                self._add_lost(table, lost, of)
-
-    def _add_lost(self, table: str, rows: int, of: str) -> None:
-        self._add("row", None, None, f"{table}: {rows} rows belong to nothing in {of}.")
+                self._add("row", None, None, f"{table}: {lost} rows belong to nothing in {of}.")
 
     def _is_any_wrong(self) -> bool:
         return any(thread.first_wrong is not None for thread in self.threads.values())
@@ -340,7 +338,6 @@ class Verifier:
     def _rows(self, connection: Connection) -> Iterator[Any]:
         names = ", ".join(f"e.{name}" for name in COLUMNS)
         order = "SELECT e.id, e.thread, e.seq, e.key, e.kind, " + names
-        scores = self._scores(connection)
         where = ""
         if self.thread_id is not None:
             ids = ", ".join(map(str, self.threads)) or "0"
@@ -349,14 +346,19 @@ class Verifier:
             f"{order}, e.body, e.hash, c.salt, c.body FROM entries e LEFT JOIN contents c ON c.entry = e.id"
             f"{where} ORDER BY e.thread, e.seq"
         )
-        for row in result:
-            yield (*row, scores.pop(row[0], {}))
-        if scores and self.thread_id is None:
-            self._add_lost("scores", len(scores), "entries")
+        for page in result.partitions(_PAGE):
+            scores = self._scores(connection, [row[0] for row in page])
+            for row in page:
+                yield (*row, scores.get(row[0], {}))
 
-    def _scores(self, connection: Connection) -> dict[int, dict[str, tuple[Any, ...]]]:
+    def _scores(
+        self, connection: Connection, entries: Sequence[int]
+    ) -> dict[int, dict[str, tuple[Any, ...]]]:
         found: dict[int, dict[str, tuple[Any, ...]]] = defaultdict(dict)
-        rows = connection.exec_driver_sql("SELECT entry, evaluator, score, passed, read, at FROM scores")
+        ids = ", ".join(map(str, entries))
+        rows = connection.exec_driver_sql(
+            f"SELECT entry, evaluator, score, passed, read, at FROM scores WHERE entry IN ({ids})"
+        )
         for entry, evaluator, score, passed, read, at in rows:
             found[entry][evaluator] = (score, _truth(passed), _truth(read), at)
         return found

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Boolean, Float, Integer, create_engine
+from sqlalchemy import Boolean, Float, Integer, create_engine, event
 
 from arbiter import ArbiterOS, ArbiterWarning, ConfigurationError
 from arbiter.ledger import Ledger, LedgerUnavailable, Verification
@@ -54,6 +54,22 @@ def test_an_untouched_ledger_is_intact(tmp_path: Path) -> None:
     found = attacked(tmp_path, lambda run: None)
     assert found
     assert (found.threads, found.entries, found.anchored) == (3, 9, 9)
+
+
+def test_the_verification_of_one_thread_reads_the_scores_of_no_other(tmp_path: Path) -> None:
+    """Nor does that of all hold more scores than those of a page."""
+    read: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "FROM scores" in statement and "NOT EXISTS" not in statement:
+            read.append(statement.partition(" WHERE ")[2])
+
+    with recorded(tmp_path / "l.db", 3) as ledger:
+        engine = ledger._store.engine  # pyright: ignore[reportPrivateUsage]
+        event.listen(engine, "before_cursor_execute", note)
+        assert ledger.verify("t1")
+        assert ledger.verify()
+    assert read == ["entry IN (4, 5, 6)", "entry IN (1, 2, 3, 4, 5, 6, 7, 8, 9)"]
 
 
 SWAP = "UPDATE entries SET seq = CASE seq WHEN 1 THEN -1 ELSE 1 END WHERE thread = 2 AND seq IN (1, 2)"
