@@ -293,7 +293,8 @@ class Ledger:
         `since` and `until` are aware datetimes, ISO texts, or times ago such as "30m", "24h" or "7d". `below`
         and `above` are bounds of the score of `evaluator`. With `attempts`, all attempts of a task are shown,
         else the newest. Reading a page raises `ConfigurationError` for an unknown thread or run, and warns of
-        another name that does not occur. `subject` finds all node runs of each thread that ran for it, also
+        another name that does not occur, and of a run beside other filters that the newest 20,000 entries lack.
+        `subject` finds all node runs of each thread that ran for it, also
         those that the thread ran for others: an entry does not name its subject, so that it can be erased.
         """
         if (below is not None or above is not None) and evaluator is None:

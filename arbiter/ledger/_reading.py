@@ -250,9 +250,11 @@ class Reader:
         # The scores themselves do not name the node.
         runs = f"SELECT id FROM entries WHERE node = {mark} ORDER BY at DESC LIMIT {_SCORES}"
         where, values = self._of_evaluator(evaluator, since)
+        scores = f"scores s ON s.entry = e.id AND {where}"
+        if mark == "%s":  # PostgreSQL would read the scores of all nodes; SQLite knows no LATERAL
+            scores = f"LATERAL (SELECT * FROM scores s WHERE s.entry = e.id AND {where} LIMIT 1) s ON TRUE"
         rows = self._queries.rows(
-            f"SELECT s.at, s.score, s.passed, s.entry FROM ({runs}) e JOIN scores s ON s.entry = e.id WHERE {where}",
-            [node, *values],
+            f"SELECT s.at, s.score, s.passed, s.entry FROM ({runs}) e JOIN {scores}", [node, *values]
         )
         return [
             (int(at), float(score), None if passed is None else bool(passed), int(entry))

@@ -19,6 +19,7 @@ from arbiter.ledger import Ledger
 from arbiter.ledger._database import DatabaseFile
 from arbiter.ledger._entries import Event, origin_of
 from arbiter.ledger._queries import Filter, Queries
+from benchmarks.ledger_pages import analyze, fill
 from tests.ledger.ledger_support import conf, payments, recorded
 from tests.support import Spy, State, chain
 
@@ -371,6 +372,30 @@ def test_the_page_of_a_node_run_does_not_walk_its_thread(
         plan for plan in plans if plan[1].endswith("(thread=?)") or plan[1].startswith("SCAN entries")
     ]
     assert not [plan for plan in plans if plan[1].endswith("(evaluator=?)")]
+
+
+def test_in_postgresql_the_scores_of_a_node_are_looked_up_one_by_one(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, Sequence[Any]]] = []
+    rows = Queries.rows
+
+    def noted(queries: Queries, statement: str, values: Sequence[Any]) -> Iterator[Any]:
+        asked.append((statement, values))
+        return rows(queries, statement, values)
+
+    with Ledger(postgres_url) as ledger:
+        fill(ledger, 2_000)
+        analyze(ledger)
+        monkeypatch.setattr(Queries, "rows", noted)
+        found = ledger.reader.newest_scores("quality", node="n3", since=0)
+        assert len(found) == len(set(found)) == 200
+        ((statement, values),) = asked
+        with ledger._queries.engine.connect() as connection:  # pyright: ignore[reportPrivateUsage]
+            steps = connection.exec_driver_sql(f"EXPLAIN {statement}", tuple(values))
+            plan = "\n".join(row[0] for row in steps)
+    assert "Nested Loop" in plan
+    assert "Hash Join" not in plan
 
 
 def _item(number: int, at: int) -> Event:
