@@ -12,6 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from arbiter import ArbiterWarning
 from arbiter._databases import writing
 from arbiter.ledger import Ledger
 from arbiter.ledger._entries import Event, origin_of, parts_of
@@ -128,12 +130,15 @@ def page_times(ledger: Ledger) -> dict[str, dict[str, float]]:
             "in a week": {"since": "16d", "until": "9d"},
         }
         found[name] = {}
-        for place, more in ranges.items():
-            pages = ask(**more)
-            after = pages.page().next
-            found[name][place] = max(
-                min(_seconds(partial(pages.page, after=cursor)) for _ in range(2)) for cursor in (None, after)
-            )
+        # Nothing fits some of these questions, such as that for a run in another week, which is a warning.
+        with warnings.catch_warnings(action="ignore", category=ArbiterWarning):
+            for place, more in ranges.items():
+                pages = ask(**more)
+                after = pages.page().next
+                found[name][place] = max(
+                    min(_seconds(partial(pages.page, after=cursor)) for _ in range(2))
+                    for cursor in (None, after)
+                )
     for name, ask in {
         "counts": partial(ledger.counts, "verdict"),
         "counts by hour": partial(ledger.counts, "verdict", every="hour"),
