@@ -105,18 +105,17 @@ def _assertion(name: str, check: Check, key: str, run: CaseRun) -> Score:
     return Score(name, 1.0, True) if fault is None else Score(name, 0.0, False, reason=fault)
 
 
+_ENDS = ("completes", "raises", "denied_by", "waits_for")
+"""The assertions about how a run ends."""
+
+
 def ended_as_expected(run: CaseRun) -> bool:
     """True if the run completed, or ended in the way that its case expects."""
-    asked = run.case.assertions
     if run.status == "completed":
         return True
-    if run.status == "denied":
-        return "denied_by" in asked and denied_by(asked["denied_by"])(run) is None
-    if run.status == "waits":
-        return "waits_for" in asked and waits_for(asked["waits_for"])(run) is None
-    if run.status == "failed":
-        return "raises" in asked and raises(asked["raises"])(run) is None
-    return asked.get("completes") is False and run.status == "timeout"
+    asked = run.case.assertions
+    ends = [key for key in _ENDS if key in asked]
+    return bool(ends) and all(check_for(key, asked[key])(run) is None for key in ends)
 
 
 # Checks -------------------------------------------------------------------------------------------

@@ -104,17 +104,20 @@ class Budget:
         ):
             if limit is not None and used >= limit:
                 return f"limits.{name} is {limit:,g}, and {round(used, 1):,} are used"
-        if limits.usd is None:
+        if limits.usd is not None and spent.usd is not None and spent.usd >= limits.usd:
+            return f"limits.usd is {limits.usd:g}, and {spent.usd:.2f} are used"
+        return self.unenforceable
+
+    @property
+    def unenforceable(self) -> str | None:
+        """Why the cost cannot be limited; None if it can, or need not."""
+        if self._limits.usd is None or self._usage.total.usd is not None:
             return None
-        if spent.usd is None:
-            models = ", ".join(map(repr, self._usage.unpriced)) or "a call that did not report its tokens"
-            how = "Limit tokens or calls"
-            if find_spec("genai_prices") is None:
-                how = "pip install 'arbiteros[prices]', or limit tokens or calls"
-            return f"limits.usd cannot be enforced: there is no price for {models}. {how}"
-        return (
-            f"limits.usd is {limits.usd:g}, and {spent.usd:.2f} are used" if spent.usd >= limits.usd else None
-        )
+        models = ", ".join(map(repr, self._usage.unpriced)) or "a call that did not report its tokens"
+        how = "Limit tokens or calls"
+        if find_spec("genai_prices") is None:
+            how = "pip install 'arbiteros[prices]', or limit tokens or calls"
+        return f"limits.usd cannot be enforced: there is no price for {models}. {how}"
 
 
 # One limiter a model ------------------------------------------------------------------------------

@@ -202,12 +202,11 @@ class Session:
     def claim(self) -> int | None:
         """The place of the next case × repeat in `todo`; None if nothing is left, or if the run was stopped."""
         with self._lock:
-            self._look_at_limits()
-            if self.stopped is not None:
-                return None
             at = next(self._next, None)
-            if at is not None:
-                self.running += 1
+            self._look_at_limits(is_over=at is None)
+            if at is None or self.stopped is not None:
+                return None
+            self.running += 1
             return at
 
     def take(self, places: Iterable[int], kept: Mapping[tuple[str, int], Kept]) -> None:
@@ -224,10 +223,13 @@ class Session:
         """The results that an earlier session of the run has, by case × repeat."""
         return self._kept
 
-    def _look_at_limits(self) -> None:
-        if self._has_budget and self.stopped is None and (reached := self._budget.exhausted):
-            self.reached = reached
-            self.stop("budget")
+    def _look_at_limits(self, *, is_over: bool) -> None:
+        if self._has_budget and self.stopped is None:
+            # A limit that the last case reaches keeps no other from starting.
+            reached = self._budget.unenforceable if is_over else self._budget.exhausted
+            if reached:
+                self.reached = reached
+                self.stop("budget")
         if self.time_left == 0:
             self.stop("run_timeout")
 

@@ -153,6 +153,14 @@ def test_labels_of_scorers_are_shown_without_their_control_characters(ending: st
         assert "<td>None</td>" not in text
 
 
+def test_a_reason_of_several_lines_is_shown_on_one() -> None:
+    def lines(run: CaseRun) -> Score:
+        return Score("lines", 0.0, False, reason="too long\n\n  by 3 words")
+
+    report = Suite("lines", [Case("a", 1)], scorers={"lines": lines}).run({"a": "text"})
+    assert "a: lines: too long by 3 words" in report.rendered("markdown")
+
+
 def test_a_long_label_is_cut() -> None:
     suite = Suite("labelled", [Case("a", "a")], scorers={"kind": lambda run: "x" * 5_000})
     shown = suite.run(echo).printed()

@@ -342,6 +342,14 @@ def test_a_budget_keeps_cases_from_starting_and_a_resume_does_the_rest() -> None
     assert report.comparison.exit_code == 5
 
 
+def test_a_run_that_uses_its_budget_up_with_its_last_case_is_decided() -> None:
+    """No case was kept from starting, so nothing is missing that a higher limit could add."""
+    suite = Suite("budget", cases(3), limits=Limits(concurrency=1, tokens=300))
+    report = suite.run(asking(model("Hello.", tokens=(60, 40))))
+    assert [result.status for result in report.results] == ["completed"] * 3
+    assert (report.stopped, report.comparison.exit_code) == (None, 0)
+
+
 def test_a_resume_with_a_higher_budget_does_the_rest_once() -> None:
     writer = model("Hello.", tokens=(60, 40))
 

@@ -460,6 +460,37 @@ def test_assertions(expect: dict[str, Any], passed: bool) -> None:
     assert bool(score.reason) != passed
 
 
+@pytest.mark.parametrize(
+    ("expect", "is_expected"),
+    [
+        ({"completes": False}, True),
+        ({"completes": False, "raises": "ValueError"}, True),
+        ({"completes": False, "raises": "KeyError"}, False),
+        ({"completes": True}, False),
+        ({}, False),
+    ],
+)
+def test_a_run_that_shall_not_complete_ends_as_expected(expect: dict[str, Any], is_expected: bool) -> None:
+    """However it ends: `completes: false` asks for no error, denial, question or timeout in particular."""
+
+    def target(given: Any) -> Any:
+        raise ValueError(given)
+
+    report = Suite("ends", [Case("a", 1, expect=expect)]).run(target)
+    assert report.results[0].as_expected is is_expected
+    assert report.rows["completed"].mean == is_expected
+
+
+def test_a_run_that_waits_and_shall_not_complete_ends_as_expected() -> None:
+    def ask(state: State) -> State:
+        interrupt("Go on?")
+        return state
+
+    graph = StateGraph(State).add_node(ask).add_edge(START, "ask").compile()
+    report = Suite("ends", [Case("a", {"text": ""}, expect={"completes": False})]).run(graph)
+    assert (report.results[0].status, report.results[0].as_expected) == ("waits", True)
+
+
 # Selection ----------------------------------------------------------------------------------------
 
 

@@ -455,4 +455,8 @@ def why_failed(result: CaseResult) -> str:
         if score.passed is False or score.outcome in ("error", "timeout"):
             said = score.reason or ("" if score.outcome == "scored" else score.outcome)
             parts.append(f"{score.name}: {said}" if said else score.name)
-    return " · ".join(parts)[:1_000]
+    return " · ".join(map(_in_a_line, parts))[:1_000]
+
+
+def _in_a_line(text: str) -> str:
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())
