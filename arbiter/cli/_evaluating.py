@@ -652,7 +652,8 @@ def lint_suites(suites: Sequence[str], allow: Sequence[str]) -> int:
         for note in notes:
             out.print(Text(visible(f"{file}: {note}")), soft_wrap=True)
         if not notes:
-            out.print(Text(f"{file}: {len(suite.cases):,} cases, nothing to report"))
+            count = "1 case" if len(suite.cases) == 1 else f"{len(suite.cases):,} cases"
+            out.print(Text(f"{file}: {count}, nothing to report"))
     return 2 if failed else 0
 
 

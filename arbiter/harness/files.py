@@ -230,6 +230,9 @@ def suite_schema() -> dict[str, Any]:
 
 # Suites -------------------------------------------------------------------------------------------
 
+_PART = re.compile(r"(?:cases|scorers)\[\d+\]|[^.\[]*")
+"""The part of a suite file in which a mistake is, by its path. A case and a scorer are parts of their own."""
+
 
 def load_suite(
     path: str | Path,
@@ -255,7 +258,7 @@ def load_suite(
             raise
         # Its other parts are read all the same, so that their mistakes are reported, too.
         mistakes += error.mistakes
-        unread = frozenset(re.split(r"[.\[]", mistake.path)[0] for mistake in mistakes)
+        unread = frozenset(found.group() for mistake in mistakes if (found := _PART.match(mistake.path)))
         sound = {name: part for name, part in document.data.items() if name not in unread}
         suite = SuiteFile.model_validate({"suite": "unnamed", **sound})
     known = {**suite.models, **(models or {})}
@@ -277,12 +280,12 @@ class _Loader:
         agents = self.agents()
         cases = list(self.cases()) if agents is None else list(agents.cases)
         has_models = "models" not in self.unread
-        scorers = list(self.scorers()) if has_models else []
+        scorers = dict(self.scorers()) if has_models else {}
         evaluators = self.evaluators() if has_models else ()
         target = self.target() if agents is None else agents
         self.same_names(scorers, evaluators)
-        if not self.unread & {"models", "scorers"}:
-            self.useless_seed(scorers)
+        if len(scorers) == len(self.file.scorers) and "scorers" not in self.unread:
+            self.useless_seed(scorers.values())
         of_agents = self.file.target is not None and self.file.target.agents is not None
         if "target" not in self.unread and (agents is not None or not of_agents):
             self.without_persona(agents)
@@ -294,7 +297,7 @@ class _Loader:
                 return Suite(
                     self.file.suite,
                     cases,
-                    scorers=scorers,
+                    scorers=list(scorers.values()),
                     evaluators=evaluators,
                     target=target,
                     repeats=self.file.repeats,
@@ -323,12 +326,16 @@ class _Loader:
                 nearest(unused[0], named),
             )
 
+    def items(self, part: str, given: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """The items of a list with their numbers, without those that could not be read."""
+        return ((at, data) for at, data in enumerate(given) if f"{part}[{at}]" not in self.unread)
+
     def cases(self) -> Iterator[Case]:
         is_of_agents = self.file.target is not None and self.file.target.agents is not None
         if not self.file.cases and not is_of_agents and not self.unread & {"cases", "target"}:
             self.mistakes.append(self.document.mistake(("cases",), "expected at least one case, got none"))
         self.mistakes += unquoted(self.document, 2)
-        for number, data in enumerate(self.file.cases):
+        for number, data in self.items("cases", self.file.cases):
             place: Place = ("cases", number)
             model = FromEntry if is_mapping(data) and "from" in data else CaseEntry
             try:
@@ -352,8 +359,9 @@ class _Loader:
         for where, said in explain(model, data, error):
             self.mistakes.append(self.document.mistake((*place, *where), said))
 
-    def scorers(self) -> Iterator[Any]:
-        for number, data in enumerate(self.file.scorers):
+    def scorers(self) -> Iterator[tuple[int, Any]]:
+        """The scorers by their numbers in the file."""
+        for number, data in self.items("scorers", self.file.scorers):
             place: Place = ("scorers", number)
             if not is_mapping(data):
                 self.mistakes.append(self.document.mistake(place, f"expected a mapping, got {data!r:.60}"))
@@ -364,7 +372,7 @@ class _Loader:
                 self.mistakes.append(self.document.mistake(place, str(error)))
             else:
                 if scorer is not None:
-                    yield scorer
+                    yield number, scorer
 
     def scorer(self, place: Place, data: dict[str, Any]) -> Any:
         if "function" in data and "use" not in data:  # as in a target
@@ -406,16 +414,16 @@ class _Loader:
             self.mistakes += error.mistakes
             return ()
 
-    def same_names(self, scorers: Sequence[Any], evaluators: Sequence[NodeEvaluator]) -> None:
+    def same_names(self, scorers: Mapping[int, Any], evaluators: Sequence[NodeEvaluator]) -> None:
         known = {evaluator.name: evaluator.source for evaluator in evaluators}
-        for number, scorer in enumerate(scorers):
+        for number, scorer in scorers.items():
             place = ("scorers", number, "name")
             if scorer.name in known:
                 said = f"expected a name of its own, got {scorer.name!r}, which {known[scorer.name]} has"
                 self.mistakes.append(self.document.mistake(place, said))
             known[scorer.name] = f"{self.document.file}:{self.document.line(('scorers', number))}"
 
-    def useless_seed(self, scorers: Sequence[Any]) -> None:
+    def useless_seed(self, scorers: Iterable[Any]) -> None:
         if "seed" in self.file.model_fields_set and not any(
             getattr(one, "samples", False) for one in scorers
         ):
@@ -426,7 +434,7 @@ class _Loader:
 
     def without_persona(self, agents: Agents | None) -> None:
         """Report scorers of dimensions that lack the persona or the channel that they judge."""
-        for number, data in enumerate(self.file.scorers):
+        for number, data in self.items("scorers", self.file.scorers):
             use, said = (data.get("use") if is_mapping(data) else None), ""
             if agents is None and use == "adherence" and data.get("persona") is None:
                 said = "expected a persona, such as arbiter:ilka or a file, got none"

@@ -169,7 +169,7 @@ class GateItem(_Item):
             pytest.skip("only a part of the cases was selected")
         self.file.report.check()
         if self.file.report.baseline is None:
-            missing = f"there is no baseline. Measure one: arbiter eval baseline {self.path.name}"
+            missing = f"there is no baseline. Measure one: arbiter eval baseline {self.file.nodeid}"
             if os.environ.get("CI"):
                 raise AssertionError(missing)
             pytest.skip(missing)

@@ -403,6 +403,37 @@ def test_a_mistake_in_one_part_of_a_suite_hides_none_in_another(
     assert sorted(mistake.line for mistake in caught.value.mistakes) == lines
 
 
+def test_a_mistake_of_yaml_in_one_item_hides_none_in_another(project: Path) -> None:
+    """Such as a key that is no text, a key that is there twice, and a tag."""
+    (project / "suite.yaml").write_text(
+        "suite: x\ntarget: {function: app.py:answer}\n"
+        "cases:\n"
+        "  - {id: a, input: {1: a}, tag: x}\n"
+        "  - {id: a b, input: 1}\n"
+        "  - {id: c, id: d, input: 1}\n"
+        "  - {id: e, input: !!set {a, b}}\n"
+        "  - {from: none.jsonl}\n"
+        "scorers:\n"
+        "  - {name: x, use: contains, use: contains}\n"
+        "  - {name: y, use: contain}\n"
+        "  - {name: z, use: tokens}\n"
+        "  - {name: z, use: tokens}\n"
+    )
+    with pytest.raises(PackError) as caught:
+        load_suite("suite.yaml")
+    assert sorted(mistake.line for mistake in caught.value.mistakes) == [4, 5, 6, 7, 8, 10, 11, 13]
+
+
+def test_a_seed_is_no_mistake_if_the_scorer_that_samples_is_wrong(project: Path) -> None:
+    (project / "suite.yaml").write_text(
+        "suite: x\ntarget: {function: app.py:answer}\nseed: 7\ncases: [{id: a, input: 1}]\n"
+        "scorers: [{name: tone, use: adherence, persona: arbiter:ilka, judge: openai:gpt-5-mini, smaple: 3}]\n"
+    )
+    with pytest.raises(PackError) as caught:
+        load_suite("suite.yaml")
+    assert [mistake.path for mistake in caught.value.mistakes] == ["scorers[0].smaple"]
+
+
 def test_all_mistakes_of_a_scorer_and_of_a_case_are_reported(project: Path) -> None:
     (project / "suite.yaml").write_text(
         "suite: x\ntarget: {function: app.py:answer}\n"

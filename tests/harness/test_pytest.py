@@ -67,7 +67,7 @@ def test_in_ci_a_suite_without_a_baseline_fails(
     code, found = said(files)
     assert code == 1
     assert "1 failed, 12 passed" in found
-    assert "there is no baseline. Measure one: arbiter eval baseline parity.yaml" in found
+    assert "there is no baseline. Measure one: arbiter eval baseline suites/parity.yaml" in found
 
 
 def test_a_case_is_run_alone_and_the_gate_is_left_out(files: pytest.Pytester) -> None:
