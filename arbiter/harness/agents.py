@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,7 +24,7 @@ from arbiter.harness.messages import Message, Messages, duration, moment, span
 from arbiter.harness.targets import Answered, NotEvaluableError, Target, WithoutNodes
 from arbiter.personas import Persona
 
-__all__ = ["ENOUGH", "Agent", "Agents", "AgentsTarget", "is_agent", "prompts"]
+__all__ = ["ENOUGH", "Agent", "Agents", "AgentsTarget", "is_agent", "mistakes_in_times", "prompts"]
 
 ENOUGH = 10
 """The messages that an agent needs in the window to be judged by them in the mode "synthetic"."""
@@ -43,6 +43,23 @@ def prompts() -> Mapping[str, str]:
 def is_agent(case: Case) -> bool:
     """True for the case of an agent, as `Agents.cases` makes it."""
     return {"agent", "persona"} <= set(case.metadata)
+
+
+def mistakes_in_times(
+    window: str, until: datetime | str | None, history: str | None
+) -> Iterator[tuple[str, str]]:
+    """The settings of `Agents` that are no times, each with what was expected."""
+    times: list[tuple[str, Callable[[Any], object], Any]] = [
+        ("window", duration, window),
+        ("until", moment, until),
+        ("history", span, history),
+    ]
+    for name, check, given in times:
+        try:
+            if given is not None:
+                check(given)
+        except (ConfigurationError, ValueError) as error:
+            yield name, str(error).removeprefix("at: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +92,8 @@ class Agents:
     def __post_init__(self) -> None:
         if not self.agents:
             raise ConfigurationError("agents: expected at least one")
-        for name, check, given in (("window", duration, self.window), ("history", span, self.history)):
-            try:
-                if given is not None:
-                    check(given)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{name}: {error}.") from None
-        if self.until is not None:
-            try:
-                moment(self.until)
-            except ValueError as error:
-                raise ConfigurationError(f"until: {str(error).removeprefix('at: ')}.") from None
+        if wrong := list(mistakes_in_times(self.window, self.until, self.history)):
+            raise ConfigurationError("\n".join(f"{name}: {said}." for name, said in wrong))
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -142,6 +150,8 @@ class AgentsTarget(WithoutNodes):
         and cannot.
         """
         end = self.given.end()
+        if self.given.until is not None:
+            self.given.said(None, end)  # else nothing has been read yet
         mute = [
             each.id
             for each in self.given.agents

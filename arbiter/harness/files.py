@@ -32,7 +32,7 @@ from arbiter._constitution.schema import json_schema as pack_schema
 from arbiter._objects import load_object
 from arbiter.errors import ArbiterError, ConfigurationError, PackError, PackMistake, nearest
 from arbiter.evaluation import NodeEvaluator
-from arbiter.harness.agents import Agent, Agents
+from arbiter.harness.agents import Agent, Agents, mistakes_in_times
 from arbiter.harness.cache import CacheMode
 from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.case_files import (
@@ -468,9 +468,15 @@ class _Loader:
                     ("target",), "expected messages, a .jsonl file or the URL of a store, got none"
                 )
             )
+        wrong = dict(mistakes_in_times(given.window, given.until, given.history))
+        for name, said in wrong.items():
+            self.mistakes.append(self.document.mistake(("target", name), said))
+        agents = list(self.each_agent(given))
+        if wrong or len(agents) < len(given.agents):
+            return None
         try:
             return Agents(
-                agents=list(self.each_agent(given)),
+                agents=agents,
                 messages=_messages(given.messages or ""),
                 window=given.window,
                 until=given.until,
@@ -483,6 +489,15 @@ class _Loader:
 
     def each_agent(self, given: TargetEntry) -> Iterator[Agent]:
         for name, entry in (given.agents or {}).items():
+            try:
+                persona = Persona.of(entry.persona)
+            except PackError as error:
+                self.mistakes += error.mistakes
+                continue
+            except ConfigurationError as error:
+                where = ("target", "agents", name, "persona")
+                self.mistakes.append(self.document.mistake(where, str(error)))
+                continue
             graph = None
             if entry.graph is not None:
                 graph = TargetFile(
@@ -492,7 +507,7 @@ class _Loader:
                     allow=self.allow,
                     models=self.models,
                 )
-            yield Agent(id=name, persona=Persona.of(entry.persona), graph=graph)
+            yield Agent(id=name, persona=persona, graph=graph)
 
     def target(self) -> TargetFile | None:
         given = self.file.target

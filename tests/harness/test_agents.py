@@ -386,7 +386,10 @@ def test_mistakes_of_a_suite_of_agents_are_reported(crew: Path, more: dict[str, 
         assert "expected a persona" not in str(raised.value)
 
 
-def test_all_mistakes_of_a_file_of_messages_are_reported(crew: Path) -> None:
+@pytest.mark.parametrize("until", [{}, {"until": "2026-11-24T00:00:00Z"}])
+def test_all_mistakes_of_a_file_of_messages_are_reported(crew: Path, until: dict[str, str]) -> None:
+    """Before the run, also if its end is not that of the newest message."""
+    write_suite(target={**SUITE["target"], **until})
     lines: Sequence[str] = (
         '{"agent": "ilka", "text": "Hi", "at": "2026-11-23T12:00:00"}',
         '{"agent": "ilka", "at": "2026-11-23T12:00:00Z"}',

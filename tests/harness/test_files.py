@@ -424,6 +424,27 @@ def test_a_mistake_of_yaml_in_one_item_hides_none_in_another(project: Path) -> N
     assert sorted(mistake.line for mistake in caught.value.mistakes) == [4, 5, 6, 7, 8, 10, 11, 13]
 
 
+def test_all_mistakes_of_agents_are_reported(project: Path) -> None:
+    (project / "ann.yaml").write_text("name: Ann\nage: 3\n")
+    (project / "suite.yaml").write_text(
+        "suite: x\ntarget:\n  agents:\n"
+        "    ann: {persona: ann.yaml}\n"
+        "    bob: {persona: nobody.yaml}\n"
+        "    eve: {persona: {nmae: Eve}}\n"
+        "  messages: messages.jsonl\n"
+        "  window: 7x\n"
+        "  until: never\n"
+        "  history: 1..2\n"
+    )
+    with pytest.raises(PackError) as caught:
+        load_suite("suite.yaml")
+    places = {f"{mistake.file}:{mistake.line}" for mistake in caught.value.mistakes}
+    assert places == {
+        *("ann.yaml:1", "ann.yaml:2", "nobody.yaml:1"),
+        *("suite.yaml:6", "suite.yaml:8", "suite.yaml:9", "suite.yaml:10"),
+    }
+
+
 def test_a_seed_is_no_mistake_if_the_scorer_that_samples_is_wrong(project: Path) -> None:
     (project / "suite.yaml").write_text(
         "suite: x\ntarget: {function: app.py:answer}\nseed: 7\ncases: [{id: a, input: 1}]\n"
