@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import AsyncGeneratorType, GeneratorType, MappingProxyType
 from typing import Any, Protocol, cast
@@ -218,7 +219,7 @@ class GraphTarget:
     the final state that is judged. Without it, that is the text of the last AI message, else the whole state.
     `files` are hashes of the files that its answers depend on. `configurable` goes into the config of each run, beside
     its thread id. `is_own` says that the `ArbiterOS` is that
-    of the run, so that the evaluators of the suite stay in it.
+    of the run, so that the evaluators of the suite stay in it. `is_of_file` says that `files` have the graph's code.
     """
 
     kind = "graph"
@@ -237,8 +238,10 @@ class GraphTarget:
         files: Mapping[str, str] = _NOTHING,
         configurable: Mapping[str, Any] = _NOTHING,
         is_own: bool = False,
+        is_of_file: bool = False,
     ) -> None:
         self.name = name
+        self._is_of_file = is_of_file
         self._files = files
         self._configurable = configurable
         self._added: list[str] = []
@@ -397,7 +400,14 @@ class GraphTarget:
             "target": version_of(target),
             "the constitution": version_of(["" if constitution is None else constitution.text, rules]),
             **_watched(self._files),
+            **({} if self._is_of_file else {"the code of its nodes": self._code}),
         }
+
+    @cached_property
+    def _code(self) -> str:
+        from arbiter.linting._code import code_behind  # for graphs that no file names
+
+        return version_of(code_behind(_bodies(self._first)))
 
     def history(self, thread_id: str) -> RunHistory | None:
         return self._core.recorder.of_thread(thread_id)
@@ -446,6 +456,19 @@ def _names(graph: Any, prefix: str = "") -> Iterator[str]:
         for inner in node.subgraphs or ():
             if isinstance(inner, Pregel):
                 yield from _names(inner, f"{prefix}{name}/")
+
+
+def _bodies(graph: Any) -> Iterator[Any]:
+    """What a graph runs: the bodies of its nodes and its conditional edges, also those of subgraphs."""
+    for node in graph.nodes.values():
+        yield node.bound
+        for inner in node.subgraphs or ():
+            if isinstance(inner, Pregel):
+                yield from _bodies(inner)
+    builder = getattr(graph, "builder", None)
+    for branches in () if builder is None else builder.branches.values():
+        for branch in branches.values():
+            yield branch.path
 
 
 def _output_of(state: Any, key: str | None) -> Any:
@@ -542,6 +565,7 @@ def target_of(
         "files": files,
         "configurable": configurable,
         "is_own": is_own,
+        "is_of_file": name is not None,
     }
     if isinstance(given, TargetFile):
         return given.load(arbiter_os, evaluators)

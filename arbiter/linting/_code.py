@@ -7,6 +7,7 @@ import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CodeType, FunctionType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
@@ -63,6 +64,23 @@ def look_at(runnable: Any) -> Look:
     seen.leaves &= commands
     seen.jumps = commands and "goto" in seen.strings
     return seen
+
+
+def code_behind(runnables: Iterable[Any]) -> list[Any]:
+    """The user's functions that bodies and branches consist of, with the texts that each of them names, and the
+    functions that they call, a few calls deep. A path is no such text: it differs from machine to machine.
+    """
+    functions = itertools.chain.from_iterable(_functions(each, 0) for each in runnables)
+    return [[function, _constants(function)] for function in _called(functions)]
+
+
+def _constants(function: FunctionType) -> dict[str, str]:
+    return {
+        name: value
+        for code in _codes(function.__code__)
+        for name, value in _named(code, function)
+        if isinstance(value, str) and not Path(value).is_absolute()
+    }
 
 
 def _functions(runnable: Any, depth: int) -> Iterator[FunctionType]:

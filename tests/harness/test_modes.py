@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
+from langgraph.graph import END, START, StateGraph
 
 from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.evaluators import JudgeEvaluator
@@ -103,6 +104,66 @@ def test_what_changed_since_is_named_before_anything_runs(changed: Any, said: st
     assert f"the answer to {'a' if said == 'good' else said}" in str(caught.value)
     assert said in str(caught.value)
     assert plan.calls == []
+
+
+PROMPT = "Answer."
+
+
+def helper() -> str:
+    return "by a helper"
+
+
+def other_helper() -> str:
+    return "by another helper"
+
+
+def node(state: State) -> State:
+    return {"log": [PROMPT + helper()]}
+
+
+def other_node(state: State) -> State:
+    return {"log": ["other", PROMPT + helper()]}
+
+
+def branch(state: State) -> str:
+    return "__end__"
+
+
+def other_branch(state: State) -> str:
+    return "node" if not state.get("log") else "__end__"
+
+
+@pytest.mark.parametrize("changed", ["body", "text", "helper", "branch", "subgraph"])
+@pytest.mark.parametrize("mode", ["mock", "cache"])
+def test_other_code_of_a_graph_makes_its_answers_stale(
+    mode: str, changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph that `run` gets has no file in the suite that could be compared."""
+
+    def measure(*, is_replay: bool) -> Report:
+        body = other_node if is_replay and changed == "body" else node
+        edge = other_branch if is_replay and changed == "branch" else branch
+        builder = StateGraph(State).add_node("node", body).add_edge(START, "node")
+        graph = builder.add_conditional_edges("node", edge, ["node", END]).compile()
+        if changed == "subgraph":
+            inner = StateGraph(State).add_node("in", other_node if is_replay else node).add_edge(START, "in")
+            graph = StateGraph(State).add_node("node", inner.compile()).add_edge(START, "node").compile()
+        suite = Suite("own", [Case("a", {"log": []})], cache="all" if mode == "cache" else "off")
+        return suite.run(graph, mode="live" if mode == "cache" else "mock" if is_replay else "record")
+
+    measure(is_replay=False)
+    if changed == "text":
+        monkeypatch.setitem(globals(), "PROMPT", "Answer at length.")
+    elif changed == "helper":
+        monkeypatch.setitem(globals(), "helper", other_helper)
+    if mode == "mock":
+        with pytest.raises(RecordingError, match="the code of its nodes changed"):
+            measure(is_replay=True)
+    else:
+        first = measure(is_replay=True).results[0].output
+        assert first == measure(is_replay=True).results[0].output
+        if changed != "branch":
+            assert first != {"log": ["Answer.by a helper"]}
 
 
 def test_recording_asks_only_missing_questions() -> None:
