@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -38,7 +39,8 @@ def write_first_suite(target: str | None, *, github: bool, allow: Sequence[str])
         texts[SUITES / "first.yaml"] = _HEADER + _EXAMPLE
         texts[SUITES / "first_agent.py"] = _AGENT
     if github:
-        texts[WORKFLOW] = _workflow()
+        root, folder = _place_in_repository()
+        texts[root / WORKFLOW] = _workflow(folder)
     for path in texts:
         if path.exists():
             raise ConfigurationError(f"{path} already exists, and nothing was written. Remove it first.")
@@ -181,9 +183,21 @@ def answer(question: str) -> str:
 # The workflow -------------------------------------------------------------------------------------
 
 
-def _workflow() -> str:
+def _place_in_repository() -> tuple[Path, str]:
+    """The root of the git repository, where GitHub reads workflows, and the working directory in it ("" is the root).
+    Without a repository, both are the working directory."""
+    here = Path.cwd()
+    for root in (here, *here.parents):
+        if (root / ".git").exists():
+            return Path(os.path.relpath(root)), "" if root == here else here.relative_to(root).as_posix()
+    return Path(), ""
+
+
+def _workflow(folder: str) -> str:
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return _WORKFLOW.replace("PYTHON", python).replace("PACKAGES", _packages())
+    text = _WORKFLOW.replace("PYTHON", python).replace("PACKAGES", _packages())
+    defaults = f"defaults:\n  run:\n    working-directory: {json.dumps(folder)}\n\n" if folder else ""
+    return text.replace("DEFAULTS\n", defaults).replace("FOLDER/", f"{folder}/" if folder else "")
 
 
 def _packages() -> str:
@@ -202,18 +216,18 @@ on:
   pull_request:
     # What changes the answers. A check that is required has to run always: remove the paths then.
     paths:
-      - "**.py"
-      - "pyproject.toml"
-      - "requirements*.txt"
-      - "prompts/**"
-      - "personas/**"
-      - "instructions/**"
-      - "policies/**"
-      - "evaluators/**"
-      - "suites/**"
-      - "cases/**"
-      - "baselines/**"
-      - "recordings/**"
+      - "FOLDER/**.py"
+      - "FOLDER/pyproject.toml"
+      - "FOLDER/requirements*.txt"
+      - "FOLDER/prompts/**"
+      - "FOLDER/personas/**"
+      - "FOLDER/instructions/**"
+      - "FOLDER/policies/**"
+      - "FOLDER/evaluators/**"
+      - "FOLDER/suites/**"
+      - "FOLDER/cases/**"
+      - "FOLDER/baselines/**"
+      - "FOLDER/recordings/**"
       - ".github/workflows/evaluate.yml"
 
 permissions:
@@ -224,6 +238,7 @@ concurrency:
   group: evaluate-${{ github.ref }}
   cancel-in-progress: true
 
+DEFAULTS
 jobs:
   evaluate:
     runs-on: ubuntu-latest
@@ -249,12 +264,12 @@ jobs:
             arbiter eval run --ci
           fi
       - name: Summary
-        if: ${{ !cancelled() && hashFiles('.arbiter/evals/*/run.json') != '' }}
+        if: ${{ !cancelled() && hashFiles('FOLDER/.arbiter/evals/*/run.json') != '' }}
         run: arbiter eval comment --ci >> "$GITHUB_STEP_SUMMARY"
       - name: Comment
         # The token of a pull request from a fork can only read.
         if: >-
-          ${{ !cancelled() && hashFiles('.arbiter/evals/*/run.json') != ''
+          ${{ !cancelled() && hashFiles('FOLDER/.arbiter/evals/*/run.json') != ''
           && github.event.pull_request.head.repo.full_name == github.repository }}
         env:
           GITHUB_TOKEN: ${{ github.token }}

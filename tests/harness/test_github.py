@@ -491,6 +491,24 @@ def test_the_workflow_pins_major_versions_and_asks_for_what_it_needs(project: Pa
     assert job["steps"][1]["with"]["python-version"] == f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
+def test_a_project_in_a_folder_of_a_repository_gets_its_workflow_where_github_looks_for_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / ".git").mkdir()
+    folder = project / "apps" / "desk"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    assert "wrote ../../.github/workflows/evaluate.yml" in Said("init", "--github").out
+    text = (project / ".github/workflows/evaluate.yml").read_text()
+    workflow = yaml.load(text, yaml.BaseLoader)
+    assert workflow["defaults"] == {"run": {"working-directory": "apps/desk"}}
+    paths = workflow["on"]["pull_request"]["paths"]
+    assert {"apps/desk/**.py", "apps/desk/suites/**", ".github/workflows/evaluate.yml"} <= set(paths)
+    assert len([path for path in paths if not path.startswith("apps/desk/")]) == 1
+    assert text.count("hashFiles('apps/desk/.arbiter/evals/*/run.json')") == 2
+    assert "already exists" in Said("init", "--github").err
+
+
 def asked_by(script: str, project: Path) -> str:
     """The arguments of `arbiter` in the command that a step runs; the step's own output if it goes elsewhere."""
     bin = project / "bin"
