@@ -36,7 +36,7 @@ from arbiter.harness.files import SCHEMA, load_suite, suite_schema
 from arbiter.harness.gate import covers
 from arbiter.harness.journal import plain_fields, run_folder, runs_in, runs_of, summary_of
 from arbiter.harness.planning import plan, usual_drops, votes_of
-from arbiter.harness.recordings import Recordings
+from arbiter.harness.recordings import Recording
 from arbiter.harness.reports.report import FORMS, Report, load_report, result_to_dict, timing_of
 from arbiter.harness.results import COMPLETED, EXPECT
 from arbiter.harness.rows import Row
@@ -239,12 +239,12 @@ def ends_in_good_order() -> Generator[None]:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _recordings(suite: Suite, options: Options) -> Path | Recordings:
+def _recordings(suite: Suite, options: Options) -> Path | Recording:
     folder = Path("recordings")
     if options.mode not in ("mock", "record"):
         return folder
     kind: Literal["replay", "record"] = "replay" if options.mode == "mock" else "record"
-    return Recordings(folder / suite.name, kind, again=options.again, allow_stale=options.allow_stale)
+    return Recording(folder / suite.name, kind, again=options.again, allow_stale=options.allow_stale)
 
 
 def _loaded(file: str, options: Options) -> Suite:

@@ -31,7 +31,7 @@ from arbiter.harness.messages import (
     StoreMessages,
 )
 from arbiter.harness.planning import Plan, plan
-from arbiter.harness.recordings import Recordings
+from arbiter.harness.recordings import Recording
 from arbiter.harness.reports.report import Report
 from arbiter.harness.results import CaseResult, CaseRun
 from arbiter.harness.rows import Row
@@ -66,7 +66,7 @@ __all__ = [
     "Messages",
     "Outcome",
     "Plan",
-    "Recordings",
+    "Recording",
     "RegressionError",
     "RegressionGate",
     "Report",

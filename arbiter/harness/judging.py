@@ -19,7 +19,7 @@ from arbiter.harness.cache import Answers
 from arbiter.harness.canonical import is_mapping
 from arbiter.harness.identity import JudgeIdentity
 from arbiter.harness.limits import Limiter, Limiters, Limits, innermost, limited, provider_and_name
-from arbiter.harness.recordings import Asked, Place, Recordings
+from arbiter.harness.recordings import Asked, Place, Recording
 from arbiter.harness.usage import Usage
 from arbiter.models import (
     ChatJudge,
@@ -49,7 +49,7 @@ class Judging:
     def __init__(
         self,
         *,
-        recordings: Recordings | None = None,
+        recordings: Recording | None = None,
         cache: Answers | None = None,
         limits: Limits | None = None,
         usage: Usage | None = None,

@@ -33,7 +33,7 @@ from arbiter.harness.writing import locked, why_unwritable, write_whole
 from arbiter.models import JudgeReply, JudgeRequest, RecordingError, is_judgement, judgement_of, reply_of
 from arbiter.redaction import found_in
 
-__all__ = ["Asked", "Place", "RecordingError", "Recordings"]
+__all__ = ["Asked", "Place", "Recording", "RecordingError"]
 
 _log = logging.getLogger("arbiter.harness")
 
@@ -79,7 +79,7 @@ def answer_key(input: Any, target: Mapping[str, str], repeat: int) -> str:
     return hash_of([input, target, repeat])
 
 
-class Recordings:
+class Recording:
     """The recordings of one suite. Safe to use from several threads.
 
     In mode "replay" nothing is written, and a question without a valid recording raises `RecordingError`; `missing`

@@ -30,7 +30,7 @@ from arbiter.harness.journal import FOLDER, Kept, Written, plain_fields, run_fol
 from arbiter.harness.judging import Judging
 from arbiter.harness.limits import Limits
 from arbiter.harness.measures import Measure
-from arbiter.harness.recordings import Recordings
+from arbiter.harness.recordings import Recording
 from arbiter.harness.reports.report import Report
 from arbiter.harness.results import COMPLETED, EXPECT
 from arbiter.harness.running import Session
@@ -58,7 +58,7 @@ class RunOptions(TypedDict, total=False):
     resume: str | None
     retry_errors: bool
     folder: str | Path | None
-    recordings: str | Path | Recordings
+    recordings: str | Path | Recording
     cache: Answers | None
     ci: bool
     accept_changed: bool
@@ -158,7 +158,7 @@ class Suite:
         resume: str | None = None,
         retry_errors: bool = False,
         folder: str | Path | None = FOLDER,
-        recordings: str | Path | Recordings = "recordings",
+        recordings: str | Path | Recording = "recordings",
         cache: Answers | None = None,
         ci: bool = False,
         accept_changed: bool = False,
@@ -291,20 +291,20 @@ class Suite:
                     f"gate: rows: the suite has no row {name!r}. Rows: {', '.join(known)}.{nearest(name, known)}"
                 )
 
-    def _recordings(self, mode: Mode, given: str | Path | Recordings) -> Recordings | None:
+    def _recordings(self, mode: Mode, given: str | Path | Recording) -> Recording | None:
         """The recordings of the suite; None for a live run."""
         if mode not in get_args(Mode):
             raise ConfigurationError(f"mode is {mode!r}; expected one of {', '.join(get_args(Mode))}.")
         if mode in ("live", "synthetic"):
             return None
-        if isinstance(given, Recordings):
+        if isinstance(given, Recording):
             return given
         if not re.fullmatch(r"\w[\w.-]*", self.name):
             raise ConfigurationError(
                 f"the suite has the name {self.name!r:.80}, which cannot be that of the folder of its recordings; "
                 "expected letters, digits and _ . -, as in 'refunds'."
             )
-        return Recordings(Path(given) / self.name, "replay" if mode == "mock" else "record")
+        return Recording(Path(given) / self.name, "replay" if mode == "mock" else "record")
 
     def _baseline(self, given: Baseline | str | Path | None, *, required: bool) -> Baseline | None:
         """The baseline with which the run is compared; None if that of the gate is not measured yet, unless it is
@@ -465,7 +465,7 @@ def _unread(evaluator: NodeEvaluator, target: Target) -> Iterator[str]:
 
 
 def _tape(
-    recordings: Recordings | None, cache: Answers | None, target: Target, judging: Judging
+    recordings: Recording | None, cache: Answers | None, target: Target, judging: Judging
 ) -> Tape | None:
     """The recorded or cached answers of a target; None for one that runs in any mode."""
     if (recordings is None and cache is None) or not target.is_recorded:

@@ -11,7 +11,7 @@ from arbiter.errors import ArbiterWarning
 from arbiter.harness.cache import Answers
 from arbiter.harness.cases import Case
 from arbiter.harness.journal import EVALUATIONS, Kept, score_from, score_to_dict
-from arbiter.harness.recordings import Details, Place, Recordings, answer_key
+from arbiter.harness.recordings import Details, Place, Recording, answer_key
 from arbiter.harness.scores import Score
 
 __all__ = ["CachedTape", "RecordedTape", "Tape", "judged"]
@@ -67,7 +67,7 @@ def _lasting(answer: Mapping[str, Any]) -> dict[str, Any]:
 class RecordedTape:
     """The answers in recordings that are committed."""
 
-    recordings: Recordings
+    recordings: Recording
     parts: Mapping[str, str]
     details: Details
 

@@ -231,7 +231,8 @@ class Queries:
             thread = "" if wanted.thread_id is None else f" in thread {wanted.thread_id!r}"
             if known is None:
                 older = "" if thread else "; with its thread_id, older ones are found, too"
-                return f"none of the newest {_RUNS:,} entries{thread} is of run {wanted.run!r}. item.run names one{older}."
+                newest = f"none of the newest {_RUNS:,} entries{thread} is of run {wanted.run!r}"
+                return f"{newest}. item.run names one{older}."
             raise ConfigurationError(f"this ledger has no run {wanted.run!r}{thread}. item.run names one.")
         if wanted.subject is not None and (why := self.unknown_subject(wanted.subject)):
             return why

@@ -280,6 +280,8 @@ LONG = json.dumps({"input": "x" * 1_000_001})
             '{"input": NaN}\n',
             "c.jsonl:1: expected one JSON object, got '{\"input\": NaN}': NaN is not JSON",
         ),
+        ("c.jsonl", '{"input": 1, "input": 2}\n', "c.jsonl:1: expected one JSON object, got"),
+        ("c.json", '[{"input": {"a": 1, "a": 2}}]', "c.json:1: expected JSON: it has the key 'a' twice"),
         ("c.jsonl", "", "c.jsonl:1: the file has no cases"),
         ("c.jsonl", b"\xff\n", "c.jsonl:1: expected UTF-8 text"),
         ("c.jsonl", '{"id": "a"}\n', "c.jsonl:1: input: expected a value, got nothing"),

@@ -22,7 +22,7 @@ from arbiter.harness.cache import Cache
 from arbiter.harness.identity import Identity, JudgeIdentity, file_hashes
 from arbiter.harness.judging import Judging
 from arbiter.harness.limits import Limits
-from arbiter.harness.recordings import Place, RecordingError, Recordings
+from arbiter.harness.recordings import Place, Recording, RecordingError
 from arbiter.harness.usage import Spent
 from arbiter.models import JudgeRequest, judged_thread
 from arbiter.personas import (
@@ -91,7 +91,7 @@ def measured(
 
 
 def recorded(folder: Path, evaluator: Any, **known: Any) -> dict[str, Any]:
-    recordings = Recordings(folder, "record")
+    recordings = Recording(folder, "record")
     found = measured(Judging(recordings=recordings, votes=known.pop("votes", None)), evaluator, **known)
     recordings.close()
     return found
@@ -119,7 +119,7 @@ def test_recorded_judgements_are_replayed_without_a_call(kind: Any, mode: str, t
     assert (tmp_path / "judgements.jsonl").read_bytes() == files
 
     silent = Named(answers=[AssertionError("asked")])
-    recordings = Recordings(tmp_path)
+    recordings = Recording(tmp_path)
     judging = Judging(recordings=recordings, votes=2)
     assert measured(judging, kind(silent), repeats=3, mode=mode) == first
     recordings.check(strict=True)
@@ -143,7 +143,7 @@ CHANGES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize(("changed", "why"), CHANGES.values(), ids=CHANGES)
 def test_stale_judgement_names_the_change(changed: Any, why: str, tmp_path: Path) -> None:
     recorded(tmp_path, rubric(Named(answers=[grade(8)])))
-    recordings = Recordings(tmp_path)
+    recordings = Recording(tmp_path)
     assert measured(Judging(recordings=recordings), changed) == {"one:0": {"tone": "error"}}
     with pytest.raises(RecordingError) as raised:
         recordings.check()
@@ -160,7 +160,7 @@ def test_stale_judgement_names_the_change(changed: Any, why: str, tmp_path: Path
 )
 def test_stale_judgement_of_a_persona(known: Any, why: str, tmp_path: Path) -> None:
     recorded(tmp_path, adherence(Named(answers=[grade(8)])))
-    recordings = Recordings(tmp_path)
+    recordings = Recording(tmp_path)
     measured(Judging(recordings=recordings), adherence(Named(answers=["?"]), **known))
     with pytest.raises(RecordingError, match=why):
         recordings.check()
@@ -168,7 +168,7 @@ def test_stale_judgement_of_a_persona(known: Any, why: str, tmp_path: Path) -> N
 
 def test_another_answer_of_the_target_differs_from_a_new_case(tmp_path: Path) -> None:
     recorded(tmp_path, rubric(Named(answers=[grade(8)])))
-    recordings = Recordings(tmp_path)
+    recordings = Recording(tmp_path)
     measured(
         Judging(recordings=recordings), rubric(Named(answers=["?"])), cases={"one": "Go", "two": "Hi there"}
     )
@@ -199,7 +199,7 @@ def test_a_missing_vote_is_reported_with_the_recorded_ones(
     path = tmp_path / "judgements.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if json.loads(line)["vote"] in kept))
-    recordings = Recordings(tmp_path)
+    recordings = Recording(tmp_path)
     measured(Judging(recordings=recordings, votes=3), rubric(Named(answers=["?"])))
     assert recordings.missing[0].endswith(why)
 
@@ -217,15 +217,15 @@ def test_only_stale_questions_are_asked_again(tmp_path: Path) -> None:
 
 def test_record_again_takes_no_earlier_answer(tmp_path: Path) -> None:
     recorded(tmp_path, rubric(Named(answers=[grade(8)])))
-    recordings = Recordings(tmp_path, "record", again=True)
+    recordings = Recording(tmp_path, "record", again=True)
     assert measured(Judging(recordings=recordings), rubric(Named(answers=[grade(3)]))) == {"one:0": 0.3}
     recordings.close()
-    assert measured(Judging(recordings=Recordings(tmp_path)), rubric(Named(answers=["?"]))) == {"one:0": 0.3}
+    assert measured(Judging(recordings=Recording(tmp_path)), rubric(Named(answers=["?"]))) == {"one:0": 0.3}
 
 
 def test_outdated_judgement_is_taken_only_if_that_is_allowed(tmp_path: Path) -> None:
     recorded(tmp_path, rubric(Named(answers=[grade(8)])))
-    recordings = Recordings(tmp_path, allow_stale=True)
+    recordings = Recording(tmp_path, allow_stale=True)
     changed = rubric(Named(answers=["?"]), "Short.")
     assert measured(Judging(recordings=recordings), changed) == {"one:0": 0.8}
     recordings.check(strict=True)
@@ -242,13 +242,13 @@ def test_double_checks_are_recorded_and_replayed(tmp_path: Path) -> None:
     first = recorded(tmp_path, checked(model))
     assert model.calls == 2
     silent = Named(answers=[AssertionError("asked")])
-    assert measured(Judging(recordings=Recordings(tmp_path)), checked(silent)) == first
+    assert measured(Judging(recordings=Recording(tmp_path)), checked(silent)) == first
 
 
 def test_judgements_are_written_as_they_come(tmp_path: Path) -> None:
     """A run that dies after two judgements has paid for two, and keeps them."""
     model = Named(answers=[grade(8), grade(6), KeyError("the process dies")])
-    recordings = Recordings(tmp_path, "record")
+    recordings = Recording(tmp_path, "record")
     cases = {"one": "1", "two": "2", "three": "3"}
     measured(Judging(recordings=recordings), rubric(model), cases=cases)
     assert len((tmp_path / "judgements.jsonl").read_text().splitlines()) == 2
@@ -265,14 +265,14 @@ TARGET = {"app.py": "a1", "prompts/ask.txt": "b1"}
 
 
 def test_answers_of_a_target_are_kept_by_input_target_and_repeat(tmp_path: Path) -> None:
-    recordings = Recordings(tmp_path / "refunds", "record")
+    recordings = Recording(tmp_path / "refunds", "record")
     for repeat in range(2):
         assert recordings.answer(Place("one", repeat), input={"q": 1}, target=TARGET) is None
         recordings.keep_answer(
             Place("one", repeat), input={"q": 1}, target=TARGET, answer={"output": f"answer {repeat}"}
         )
     recordings.close()
-    replay = Recordings(tmp_path / "refunds")
+    replay = Recording(tmp_path / "refunds")
     cases = {Place("one", repeat): {"q": 1} for repeat in range(2)}
     replay.check_answers(cases, TARGET)
     outputs = [replay.answer(place, input=input, target=TARGET) for place, input in cases.items()]
@@ -295,13 +295,13 @@ def test_stale_answer_names_the_change(
     place: Place, input: Any, target: Mapping[str, str], why: str, tmp_path: Path
 ) -> None:
     """Before the first case runs, and all of them at once."""
-    recordings = Recordings(tmp_path, "record")
+    recordings = Recording(tmp_path, "record")
     recordings.keep_answer(Place("one"), input={"q": 1}, target=TARGET, answer={"output": 1})
     recordings.close()
     with pytest.raises(RecordingError, match=f"the answer to .*: {why}"):
-        Recordings(tmp_path).check_answers({place: input}, target)
+        Recording(tmp_path).check_answers({place: input}, target)
     with pytest.raises(RecordingError, match=why):
-        Recordings(tmp_path).answer(place, input=input, target=target)
+        Recording(tmp_path).answer(place, input=input, target=target)
 
 
 # Files --------------------------------------------------------------------------------------------
@@ -320,10 +320,10 @@ def test_files_that_are_no_recordings_are_refused_with_their_line(tmp_path: Path
     ):
         path.write_text(broken)
         with pytest.raises(RecordingError, match=why):
-            Recordings(tmp_path)
+            Recording(tmp_path)
     path.write_text(whole + whole[:40])
     with pytest.warns(ArbiterWarning, match=r"judgements.jsonl:2: a torn last line"):
-        assert len(Recordings(tmp_path).unused) == 1
+        assert len(Recording(tmp_path).unused) == 1
 
 
 def test_recording_again_replaces_lines_that_cannot_be_read(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_recording_again_replaces_lines_that_cannot_be_read(tmp_path: Path) -> N
         found = recorded(tmp_path, rubric(model), cases=cases)
     assert model.calls == 1
     assert (
-        measured(Judging(recordings=Recordings(tmp_path)), rubric(Named(answers=["?"])), cases=cases) == found
+        measured(Judging(recordings=Recording(tmp_path)), rubric(Named(answers=["?"])), cases=cases) == found
     )
 
 
@@ -354,7 +354,7 @@ def test_recording_removes_broken_lines_that_no_question_needs(tmp_path: Path) -
 
 def test_secret_in_a_recording_is_a_warning(tmp_path: Path) -> None:
     """The files are meant to be committed."""
-    recordings = Recordings(tmp_path, "record")
+    recordings = Recording(tmp_path, "record")
     with pytest.warns(ArbiterWarning, match="looks like a secret"):
         recordings.keep_answer(
             Place("one"), input=1, target=TARGET, answer={"output": "key sk-proj-Zk3Jx9vQ2mT7bLw8RfYc1dNa"}
@@ -428,7 +428,7 @@ def test_judges_of_one_model_share_a_limiter() -> None:
 
 def test_scorers_with_judges_go_the_same_way(tmp_path: Path) -> None:
     """The questions of a scorer belong to the thread that the harness names."""
-    recordings = Recordings(tmp_path, "record")
+    recordings = Recording(tmp_path, "record")
     judging = Judging(recordings=recordings)
     claims = PropositionSet("adherence", [Proposition("p", CLAIM)])
     scorer = judging.scorer(
@@ -468,7 +468,7 @@ def test_judge_that_is_no_model_is_recorded_too(tmp_path: Path) -> None:
 
     own = Says(answer)
     assert recorded(tmp_path, rubric(own)) == {"one:0": 0.4}
-    assert measured(Judging(recordings=Recordings(tmp_path)), rubric(Says(answer))) == {"one:0": 0.4}
+    assert measured(Judging(recordings=Recording(tmp_path)), rubric(Says(answer))) == {"one:0": 0.4}
     assert own.calls == 1
 
 

@@ -18,7 +18,7 @@ from arbiter.evaluators import JudgeEvaluator
 from arbiter.harness import Case, CaseRun, GateSettings, Report, Selection, Suite
 from arbiter.harness.files import load_suite
 from arbiter.harness.journal import run_folder
-from arbiter.harness.recordings import Place, Recordings
+from arbiter.harness.recordings import Place, Recording
 from arbiter.harness.reports.markdown import render
 from arbiter.harness.reports.report import load_report
 from arbiter.models import ChatJudge, RecordingError
@@ -209,7 +209,7 @@ def test_a_recorded_answer_stays_small() -> None:
 
 def test_outdated_recordings_mark_the_report() -> None:
     suite().run(graph(Spy("plan")), mode="record")
-    stale = Recordings("recordings/recorded", allow_stale=True)
+    stale = Recording("recordings/recorded", allow_stale=True)
     report = suite(rubric="It is brief.").run(graph(Spy("plan")), mode="mock", recordings=stale)
     assert [each.partition(" ch")[0] for each in report.outdated] == [
         "the answer to a (repeat 1): rubric of good",
@@ -233,7 +233,7 @@ def test_recordings_that_no_case_needs_are_reported_and_refused_if_strict() -> N
     strict = replace(fewer, gate=GateSettings(strict=True))
     with pytest.raises(RecordingError, match=r"1 of the recordings in .* the first for the answer of b"):
         strict.run(graph(Spy("plan")), mode="mock")
-    again = Recordings("recordings/recorded", "record", again=True)
+    again = Recording("recordings/recorded", "record", again=True)
     fewer.run(graph(Spy("plan")), mode="record", recordings=again)
     assert strict.run(graph(Spy("plan")), mode="mock").unused == ()
 
@@ -250,7 +250,7 @@ def test_recording_all_again_keeps_answers_where_the_new_ones_fail(
         judge.answers[:] = [ConnectionError("down")]
     else:
         plan.update = {"log": "no list"}
-    again = Recordings("recordings/recorded", "record", again=True)
+    again = Recording("recordings/recorded", "record", again=True)
     failed = suite(judge=judge).run(graph(plan), mode="record", recordings=again)
     assert failed.rows["good"].n == 0
     assert answers.read_text() == before
@@ -271,7 +271,7 @@ def test_recording_all_again_keeps_judgements_of_cases_that_fail() -> None:
     judged.run(target, mode="record")
     before = Path("recordings/judged/judgements.jsonl").read_text()
     down.append(ConnectionError("down"))
-    again = Recordings("recordings/judged", "record", again=True)
+    again = Recording("recordings/judged", "record", again=True)
     judged.run(target, mode="record", recordings=again)
     assert Path("recordings/judged/judgements.jsonl").read_text() == before
     assert judged.run(target, mode="mock").rows["asked"].n == 2
@@ -291,7 +291,7 @@ def test_the_head_of_a_replay_names_the_days_of_its_recordings() -> None:
 
 def test_one_process_records_a_suite_at_a_time() -> None:
     folder = Path("recordings/recorded")
-    recordings = Recordings(folder, "record")
+    recordings = Recording(folder, "record")
     with pytest.raises(RecordingError, match="another process, or another suite of that name, records it"):
         suite().run(graph(Spy("plan")), mode="record")
     recordings.close()
@@ -328,7 +328,7 @@ def test_recording_goes_on_behind_a_torn_line() -> None:
     answers = Path("recordings/recorded/answers.jsonl")
     answers.write_text(answers.read_text()[:-9])
     with pytest.warns(ArbiterWarning, match="torn last line"):
-        recordings = Recordings("recordings/recorded", "record")
+        recordings = Recording("recordings/recorded", "record")
     # The process is killed again, so nothing sorts the file.
     recordings.keep_answer(Place("c"), input={}, target={}, answer={"status": "completed"})
     cases = [json.loads(line)["case"] for line in answers.read_text().splitlines()]
@@ -336,7 +336,7 @@ def test_recording_goes_on_behind_a_torn_line() -> None:
 
 
 def test_a_line_torn_within_a_character_is_left_out() -> None:
-    recordings = Recordings("recordings/recorded", "record")
+    recordings = Recording("recordings/recorded", "record")
     for said in ("café", "thé"):
         recordings.keep_answer(Place(said), input=said, target={}, answer={"status": "completed"})
     recordings.close()
@@ -344,7 +344,7 @@ def test_a_line_torn_within_a_character_is_left_out() -> None:
     content = answers.read_bytes()
     answers.write_bytes(content[: content.rindex("é".encode()) + 1])
     with pytest.warns(ArbiterWarning, match="torn last line"):
-        Recordings("recordings/recorded", "record")
+        Recording("recordings/recorded", "record")
     assert answers.read_bytes() == content.splitlines(keepends=True)[0]
 
 

@@ -183,7 +183,7 @@ class Report:
                 found.setdefault(result.case_id, why_failed(result))
         return found
 
-    def save_baseline(self, path: str | Path, *, update: bool = False) -> tuple[str, ...]:
+    def save_baseline(self, path: str | Path, update: bool = False) -> tuple[str, ...]:
         """Write the run as a baseline: a file, or for agents a file for each of them if `path` is a folder. Returns one
         line for each row that moved.
 
