@@ -466,8 +466,9 @@ class Evaluations(Lazy):
     @property
     def trace(self) -> Sequence[EvaluatorTrace]:
         """The stages of the group's evaluators so far."""
-        pending = (EvaluatorTrace(queue.name, "run", "pending") for queue in self.members)
-        return tuple(pending) if self._trace is None else self._trace
+        if self._trace is not None or not self.members:
+            return self._trace or ()
+        return tuple(EvaluatorTrace(queue.name, "run", "pending") for queue in self.members)
 
     def resolve_all(self) -> None:
         for queue in self.queues:

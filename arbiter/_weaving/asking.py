@@ -64,7 +64,12 @@ _NO_CHECKPOINT = (
 
 
 def saver_of(config: RunnableConfig | None) -> Any:
-    saver = (config or {}).get(CONF, {}).get(CONFIG_KEY_CHECKPOINTER)
+    return saver_in((config or {}).get(CONF, {}))
+
+
+def saver_in(conf: Mapping[str, Any]) -> Any:
+    """The checkpointer of the execution to which a task belongs; None if there is none."""
+    saver = conf.get(CONFIG_KEY_CHECKPOINTER)
     return saver if saver is not None and hasattr(saver, "get_tuple") else None
 
 

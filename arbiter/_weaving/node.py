@@ -72,7 +72,7 @@ from arbiter._weaving.asking import (
     note_spent,
     pause_body,
     read_saved,
-    saver_of,
+    saver_in,
     skip_ours,
     spend,
 )
@@ -305,7 +305,7 @@ class NodeAttempt(NodeRun):
 
     @property
     def is_saved(self) -> bool:
-        return self.saver is not None
+        return saver_in(self._conf) is not None
 
     def is_final(self, error: BaseException) -> bool:
         runtime = self._conf.get(CONFIG_KEY_RUNTIME)
@@ -325,7 +325,7 @@ class NodeAttempt(NodeRun):
 
     @property
     def saver(self) -> Any:
-        return saver_of(self.config)
+        return saver_in(self._conf)
 
     def access(self, op: Saving) -> Access[Any]:
         match op:
@@ -482,15 +482,11 @@ class NodeAttempt(NodeRun):
         elif fact is not None:
             self._commit(fact, channel)
         if self.told is not None:
-            self._tell_ended_later()
+            if self.node.commits:  # once the writers are done
+                self.channel.ending[self.record.id] = self.record, self.tell_ended
+            else:
+                self.tell_ended()
         return output if self.redirect is None else Redirect(output, self.redirect)
-
-    def _tell_ended_later(self) -> None:
-        """Tell listeners of the end once the writers are done, or now if there are none."""
-        if self.node.commits:
-            self.channel.ending[self.record.id] = self.record, self.tell_ended
-        else:
-            self.tell_ended()
 
     def handed_over(self, exc: ParentCommand) -> None:
         """Commit the fact of a node whose subgraph raised a command; LangGraph runs the original writers with

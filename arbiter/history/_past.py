@@ -319,8 +319,8 @@ class Past:
     def end(self) -> tuple[str, int]:
         """The id of the last fact of this graph, "" if there is none, and the number of all its facts."""
         value, tail, at, _ = self._state
-        facts = tail.facts[at - 1 : at] if at else value.get("facts", ())[-1:]
-        return (facts[0]["id"] if facts else "", value.get("seq", 0) + at)
+        facts = tail.facts if at else value.get("facts", ())
+        return (facts[at - 1]["id"] if facts else "", value.get("seq", 0) + at)
 
     def positions(self, graph: Described | None) -> dict[str, Position]:
         """The places of those facts of the outermost graph that are available, by their ids."""

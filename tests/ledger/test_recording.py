@@ -284,6 +284,33 @@ def test_a_container_that_holds_itself_ends_there(states: Any) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"text": "one", "number": 2, "yes": True, "nothing": None},
+        {"text": "one", "$cut": "a key of the user's"},
+        {"text": "one", 2: "two"},
+        {"largest": 2**53 - 1, "larger": 2**53},
+        {"least": -(2**53) + 1, "less": -(2**53)},
+        {"half": 0.5, "none": float("nan")},
+        {"text": "one", "list": ["two"]},
+        {str(n): n for n in range(200)},
+        {str(n): n for n in range(201)},
+    ],
+    ids=lambda state: ",".join(map(str, state))[:30],
+)
+@pytest.mark.parametrize("states", ["bounded", "full"])
+def test_a_state_is_copied_as_the_same_mapping_is_within_a_state(states: Any, state: Any) -> None:
+    """A state of texts and small numbers is copied in a shorter way than others."""
+    outer, inner, empty = Capture(states), Capture(states), Capture(states)
+    copied = outer(state)
+    assert copied is not state
+    assert copied == inner({"field": state})["field"]
+    empty({})
+    assert outer.size == inner.size - empty.size
+
+
 def _array(parts: list[int]) -> Any:
     return np.array(parts)
 
