@@ -58,7 +58,7 @@ class GatedWrite(ChannelWrite):
         super().__init__(write.writes, tags=write.tags)
         self.first = first
         self.last = last
-        self.listeners = core.settings.listeners
+        self.core = core
         self.parts = parts = _parts_written(write.writes)
         self.parts_of_dict = (
             None if parts is None else [part for part in parts if part[0] is not _control_branch]
@@ -78,7 +78,7 @@ class GatedWrite(ChannelWrite):
                 if self.last:
                     passed_on = input.output
                 if not self.first:
-                    if self.last and self.listeners:
+                    if self.last and self.core.settings.listeners:
                         _tell_end(conf)
                     return passed_on
                 _gather(_do_write, self._redirected(input), written)
@@ -96,7 +96,7 @@ class GatedWrite(ChannelWrite):
         except Exception as exc:
             not_written(conf, exc)
             raise
-        if self.last and self.listeners:
+        if self.last and self.core.settings.listeners:
             _tell_end(conf, chose=isinstance(input, Command | list | tuple))
         return passed_on
 
@@ -211,7 +211,7 @@ class GatedBranch(Runnable[Any, Any]):
     def __init__(self, branch: Runnable[Any, Any], core: Core, *, last: bool) -> None:
         self.branch = branch
         self.last = last
-        self.listeners = core.settings.listeners
+        self.core = core
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         try:
@@ -223,7 +223,7 @@ class GatedBranch(Runnable[Any, Any]):
         except Exception as exc:
             not_written(conf_of(config), exc)
             raise
-        if self.last and self.listeners:
+        if self.last and self.core.settings.listeners:
             _tell_end(conf_of(config), chose=True)
         return passed_on
 
@@ -237,7 +237,7 @@ class GatedBranch(Runnable[Any, Any]):
         except Exception as exc:
             not_written(conf_of(config), exc)
             raise
-        if self.last and self.listeners:
+        if self.last and self.core.settings.listeners:
             _tell_end(conf_of(config), chose=True)
         return passed_on
 

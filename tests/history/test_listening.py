@@ -311,3 +311,20 @@ def test_an_evaluation_that_no_policy_has_read_does_not_count_as_read() -> None:
     add(arbiter_os, Route("r", lambda history, _: history.item.evaluation_results.get("read") and None))
     arbiter_os.govern(chain(Spy("a"))).invoke({})
     assert reads.told[2] == "read"
+
+
+def test_a_graph_is_deep_copied_without_its_listeners() -> None:
+    """As a bare graph is copied. The listener of a ledger, with its locks, cannot be."""
+
+    class Locked(Diary):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lock = threading.Lock()
+
+    def to_b(state: State) -> str:
+        return "b"
+
+    builder = StateGraph(State).add_node("a", Spy("a")).add_node("b", Spy("b")).add_edge(START, "a")
+    builder.add_conditional_edges("a", to_b, ["b"])
+    copied = copy.deepcopy(ArbiterOS(listeners=[Locked()]).govern(builder.compile()))
+    assert {"a", "b"} <= {*copied.nodes}
