@@ -49,6 +49,7 @@ from arbiter._lifecycle import (
 )
 from arbiter._weaving.channel import conf_of, runs_in
 from arbiter._weaving.notes import Writes, note, note_first, read, read_again, read_first
+from arbiter.errors import describe
 from arbiter.history._facts import RunFact
 
 _OURS = "__arbiter_answer__"
@@ -230,7 +231,7 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
         try:
             stands = yield from note_first(conf, places[0], task, f"answer {ask}", answer)
         except Exception as exc:
-            problem = f"the answer could not be saved: {type(exc).__name__}: {exc}"
+            problem = f"the answer could not be saved: {describe(exc)}"
             return Answered({"type": "reject", "message": problem}, question["asked_at"], op.at)
         if stands is not None:
             return TAKEN

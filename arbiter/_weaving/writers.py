@@ -26,6 +26,7 @@ from arbiter._lifecycle import current_run
 from arbiter._lifecycle.core import Core
 from arbiter._weaving.channel import FACTS, conf_of, fact_write, facts_channel_in, writes_in
 from arbiter._weaving.runtimes import copy_once
+from arbiter.errors import describe
 from arbiter.history._facts import NESTED_RUN, RUN, RunFact
 
 STASH = "__arbiter_fact"
@@ -133,7 +134,7 @@ def not_written(conf: dict[str, Any], error: BaseException) -> None:
         return
     if (record := execution.run.log.by_id.get(conf[CONFIG_KEY_TASK_ID])) is not None:
         record.status = "cancelled" if cancelled else "failed"
-        record.error = f"{type(error).__name__}: {error}"
+        record.error = describe(error)
     _tell_end(conf)
 
 

@@ -201,6 +201,25 @@ def test_a_node_whose_edge_raises_has_failed_when_its_end_is_reported() -> None:
     assert diary.told == ["execution began", "a began", "a failed", "execution failed"]
 
 
+@MODES
+def test_an_exception_of_an_edge_passes_as_it_was_even_if_it_has_no_text(mode: str) -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def edge(state: State) -> str:
+        raise MuteError
+
+    arbiter_os, diary = listened(Check("judge", allow))
+    builder: Any = StateGraph(State)
+    builder.add_node("a", Spy("a"))
+    builder.add_edge(START, "a")
+    builder.add_conditional_edges("a", edge, ["a"])
+    with pytest.raises(MuteError):
+        run(arbiter_os.govern(builder.compile()), {}, mode=mode)
+    assert diary.items[0].error == "MuteError: (its text raised RuntimeError)"
+
+
 def test_a_stream_that_its_reader_leaves_is_closed() -> None:
     arbiter_os, diary = listened()
     for _ in arbiter_os.govern(chain(Spy("a"), Spy("b"))).stream({}):
