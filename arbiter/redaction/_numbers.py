@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
@@ -72,19 +73,22 @@ def _cards(groups: list[tuple[int, str]]) -> Iterator[tuple[int, int]]:
 
 # Accounts -----------------------------------------------------------------------------------------
 
-# It begins with the digits and looks back at the letters: few characters of a text are digits.
+# It begins with the digits and looks back at the letters: few characters of a text are digits. What follows is only
+# looked at, because another account number may begin in it.
 _IBAN = re.compile(
-    r"[0-9]{2}(?<=[A-Za-z]{2}..)(?<![A-Za-z0-9]....)(?:[ -]?[A-Za-z0-9]){11,30}+",
+    r"[0-9]{2}(?<=[A-Za-z]{2}..)(?<![A-Za-z0-9]....)(?=((?:[ -]?[A-Za-z0-9]){11,30}+))",
     re.DOTALL,
 )
-_LENGTHS = dict(
-    re.findall(
+_LENGTHS = {
+    country: int(length)
+    for country, length in re.findall(
         r"(..)(..)",
         "AD24AE23AL28AT20AZ28BA20BE16BG22BH22BR29BY28CH21CR22CY28CZ24DE22DK18DO28EE20EG29ES24FI18FO18FR27GB22GE22GI23"
         "GL18GR27GT28HR21HU28IE22IL23IQ23IS26IT27JO30KW30KZ20LB28LC32LI21LT20LU20LV21LY25MC27MD24ME22MK19MR27MT31MU30"
         "NL18NO15PK24PL28PS29PT25QA29RO24RS22SA24SC31SD18SE24SI19SK24SM27ST25SV28TL23TN24TR26UA29VA22VG24XK20",
     )
-)
+}
+_AS_DIGITS = {char: str(int(char, 36)) for char in string.digits + string.ascii_letters}
 
 
 _KINDS = bytes(b"0"[0] if chr(c).isdigit() else b"a"[0] if chr(c).isalpha() else b"."[0] for c in range(128))
@@ -96,18 +100,20 @@ def ibans_in(text: str) -> Iterator[tuple[int, int]]:
     """The ranges of account numbers with the length of their country and the right check digits."""
     if text.isascii() and b".aa00" not in b"." + text.encode().translate(_BY_KIND):
         return  # no word begins with a country and check digits
+    end = 0
     for match in _IBAN.finditer(text):
         start = match.start() - 2
-        found = text[start : match.end()]
-        places = [place for place, char in enumerate(found) if char not in " -"]
-        length = int(_LENGTHS.get(found[:2].upper(), len(places)))
-        if len(places) < length:
+        if start < end:
             continue
-        end = places[length - 1] + 1
-        letters = "".join(found[place] for place in places[:length])
-        turned = letters[4:] + letters[:4]
-        if int("".join(str(int(char, 36)) for char in turned)) % 97 == 1:
-            yield start, start + end
+        found = text[start : match.end(1)]
+        letters = found.replace(" ", "").replace("-", "")
+        length = _LENGTHS.get(letters[:2].upper(), len(letters))
+        if len(letters) < length:
+            continue
+        if int("".join(map(_AS_DIGITS.__getitem__, letters[4:length] + letters[:4]))) % 97 == 1:
+            places = [place for place, char in enumerate(found) if char not in " -"]
+            end = start + places[length - 1] + 1
+            yield start, end
 
 
 # Identity papers ----------------------------------------------------------------------------------

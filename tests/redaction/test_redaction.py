@@ -282,6 +282,18 @@ def test_a_card_after_a_full_stop_is_found(before: str) -> None:
     ] == ["4111111111111111"]
 
 
+@pytest.mark.parametrize("between", [" ", " and ", "-", ", ", " or from ab12 to "])
+@pytest.mark.parametrize(
+    "first", ["DE89 3704 0044 0532 0130 00", "DE89370400440532013000", "order ab12 of today"]
+)
+def test_an_account_number_after_another_one_is_found(first: str, between: str) -> None:
+    """The text before it may look like the begin of an account number, too."""
+    text = f"{first}{between}NL91 ABNA 0417 1643 00 and GB82WEST12345698765432"
+    found = [text[start:end] for start, end in ibans_in(text)]
+    assert found[-2:] == ["NL91 ABNA 0417 1643 00", "GB82WEST12345698765432"]
+    assert found[:-2] == [first] * first.startswith("DE89")
+
+
 def test_tokens_of_providers_are_found() -> None:
     for text in TOKENS:
         assert list(keys_in(text, text.lower())), text
