@@ -301,7 +301,7 @@ class Queries:
             )
         }
         found = [stored[id] for id in ids if id in stored]
-        late = self._judged([key for key, *_ in found])
+        late = self._late([key for key, *_ in found])
         rows = [
             Row(body, contents, thread_id or ref, seq) for _, body, contents, thread_id, ref, _, seq in found
         ]
@@ -474,21 +474,22 @@ class Queries:
             raise ConfigurationError(f"after: the entry of the cursor {after!r:.80} was pruned; begin anew.")
         return int(id), int(upto or self.last_entry())
 
-    def _judged(self, keys: Sequence[str]) -> list[Row]:
-        """The evaluations that were written after these items: entries that name the item's task."""
+    def _late(self, keys: Sequence[str]) -> list[Row]:
+        """The evaluations that were written after these items, and the answers that they used: entries that name the
+        item's task.
+        """
         if not keys:
             return []
         marks = ", ".join([self.mark] * len(keys))
-        return [
-            Row(*row)
-            for row in self.rows(
-                "SELECT j.body, c.body, COALESCE(t.thread_id, t.ref), j.seq FROM entries e "
-                "JOIN entries j ON j.thread = e.thread AND j.task = e.task AND j.kind = 'judged' "
-                "JOIN threads t ON t.id = j.thread LEFT JOIN contents c ON c.entry = j.id "
-                f"WHERE e.key IN ({marks})",
-                list(keys),
-            )
-        ]
+        rows = self.rows(
+            "SELECT j.body, c.body, COALESCE(t.thread_id, t.ref), j.seq FROM entries e "
+            "JOIN entries j ON j.thread = e.thread AND j.task = e.task AND j.kind IN ('judged', 'answer') "
+            "JOIN threads t ON t.id = j.thread LEFT JOIN contents c ON c.entry = j.id "
+            f"WHERE e.key IN ({marks})",
+            list(keys),
+        )
+        # Once each, also if several attempts of a task are among the items.
+        return list(dict.fromkeys(Row(*row) for row in rows))
 
     def rows(self, statement: str, values: Sequence[Any]) -> Iterator[Any]:
         """The rows of a statement. Raises `LedgerError` if the file of the ledger is gone."""

@@ -10,7 +10,7 @@ import orjson
 
 from arbiter.errors import describe
 from arbiter.history import HistoryItem, RunHistory
-from arbiter.history._record import Account, PolicyDecision, Record
+from arbiter.history._record import Account, Answer, PolicyDecision, Question, Record
 from arbiter.history._results import Results
 from arbiter.instructions import recorded_instruction
 from arbiter.ledger._contents import restored, said
@@ -63,7 +63,8 @@ class StoredItem(HistoryItem):
     """A node run in a ledger.
 
     `thread_id` is None if the run had none and after an erasure; `ref` is the ledger's own name of the thread.
-    `run` is the uuid of the run, and `seq` the number of the entry in its thread, from 1.
+    `run` is the uuid of the run, and `seq` the number of the entry in its thread, from 1. `questions` are those that
+    were answered: an open one is in the checkpointer.
     """
 
     __slots__ = ("ref", "run", "seq", "thread_id")
@@ -80,8 +81,9 @@ def record_of(
     body: Mapping[str, Any],
     contents: Mapping[str, Any] | None,
     judged: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]] = (),
+    answers: Sequence[Parsed] = (),
 ) -> Record:
-    """The record of a node run: its entry, and the evaluations that were written after it."""
+    """The record of a node run: its entry, the evaluations that were written after it, and the answers that it used."""
     found: Mapping[str, Any] = contents or {}
     started, lasted = times_of(body)
     record = Record(
@@ -105,12 +107,7 @@ def record_of(
     record.redirected_to = (body.get("route") or {}).get("target") or (body.get("decision") or {}).get(
         "target"
     )
-    if decision := body.get("decision"):
-        record.account = Account(
-            PolicyDecision(
-                kind=decision["kind"], policy=decision["policy"], consequence=decision.get("consequence")
-            )
-        )
+    record.account = _account(body, found, answers)
     record.redirected_by = (body.get("route") or {}).get("policy")
     record.notes = dict(said(found.get("notes")) or {})
     record.errors = dict(said(found.get("errors")) or {})
@@ -147,6 +144,45 @@ def record_of(
     return record
 
 
+def _account(
+    body: Mapping[str, Any], contents: Mapping[str, Any], answers: Sequence[Parsed]
+) -> Account | None:
+    decision, drafts = body.get("decision"), contents.get("drafts") or ()
+    if not (decision or drafts or answers or "edited" in contents):
+        return None
+    account = Account()
+    if decision:
+        account.decision = PolicyDecision(
+            kind=decision["kind"], policy=decision["policy"], consequence=decision.get("consequence")
+        )
+    if "edited" in contents:
+        account.asked_about = state_of(contents.get("input"))
+    account.drafts = tuple(
+        (state_of(draft.get("output")), said(draft.get("feedback")) or "") for draft in drafts
+    )
+    account.answers = tuple(_answer(*answer) for answer in answers)
+    account.questions = tuple(answer.question for answer in account.answers)
+    return account
+
+
+def _answer(body: Mapping[str, Any], contents: Mapping[str, Any] | None) -> Answer:
+    found: Mapping[str, Any] = contents or {}
+    question = Question(
+        policy=body["policy_asked"],
+        subject=body["about"],
+        digest=body["question"],
+        asked_at=body["asked_at"] / 1_000_000,
+        payload=state_of(found.get("question")),
+    )
+    return Answer(
+        question=question,
+        kind=body["answer"],
+        by=body["by"],
+        at=body["at"] / 1_000_000,
+        detail=restored(found.get("detail")),
+    )
+
+
 def _ordered(parts: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
     """The parts in the order of these names, and then the others."""
     first = [name for name in names if name in parts]
@@ -166,23 +202,32 @@ def _path(path: Any) -> Any:
 
 
 def records_of(rows: Sequence[Row]) -> list[Record]:
-    """The records of rows, in order. A `judged` entry is merged into the item that it is about.
+    """The records of rows, in order. A `judged` entry is merged into the item that it is about, and an `answer` into
+    the one that used it.
 
     Raises `LedgerError` for a row that cannot be read any more.
     """
     parsed = [row.parsed() for row in rows]
     judged: dict[str, list[Parsed]] = {}
+    answers: dict[Any, list[Parsed]] = {}
     for body, contents in parsed:
         if body["kind"] == "judged":
             judged.setdefault(body.get("of", ""), []).append((body, contents))
+        elif body["kind"] == "answer":
+            answers.setdefault(_attempt(body), []).append((body, contents))
     found: list[Record] = []
     for row, (body, contents) in zip(rows, parsed, strict=True):
         if body["kind"] in ("item", "recovered"):
             try:
-                found.append(record_of(body, contents, judged.get(body["key"], ())))
+                late = judged.get(body["key"], ())
+                found.append(record_of(body, contents, late, answers.get(_attempt(body), ())))
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise row.unreadable(error) from error
     return found
+
+
+def _attempt(body: Mapping[str, Any]) -> tuple[Any, ...]:
+    return body.get("execution"), body.get("task"), body.get("attempt")
 
 
 def history_of(rows: Sequence[Row]) -> StoredHistory:

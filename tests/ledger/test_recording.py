@@ -137,8 +137,10 @@ def test_drafts_and_errors_come_back_as_they_were(tmp_path: Path) -> None:
     for stored, known in pairs:
         assert stored.to_dict() == known.to_dict()
         assert stored.error_types == known.error_types
+        assert stored.drafts == known.drafts
     draft, failed = (known for _, known in pairs)
     assert draft.corrections
+    assert [feedback for _, feedback in draft.drafts] == ["too short"]
     assert draft.to_dict()["gating"] == {"outcome": "kept", "scores": [0.5, None]}
     assert failed.error_types
 
@@ -454,8 +456,11 @@ def test_denials_answers_and_edits_are_recorded_with_who_and_what(tmp_path: Path
             return Verdict.deny(f"{amount} is too much")
         return Verdict.ask("sure?") if amount > 10 else Verdict.allow()
 
-    with Ledger(tmp_path / "l.db") as ledger:
-        arbiter_os = ArbiterOS(ledger=ledger)
+    def clock() -> float:
+        return 1_700_000_000.5
+
+    with Ledger(tmp_path / "l.db", clock=clock) as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger, clock=clock)
         arbiter_os.add_policy_checker(Check("spend", ask))
         app = arbiter_os.govern(chain(Spy("pay"), checkpointer=InMemorySaver()))
         with pytest.raises(PolicyViolationError):
@@ -471,13 +476,27 @@ def test_denials_answers_and_edits_are_recorded_with_who_and_what(tmp_path: Path
             "completed",
             "interrupted",
         ]
+        known = arbiter_os.history_of(thread_id="b").last()
+        assert known is not None
+        assert len(known.answers) == 1
+        assert (denied.answers, denied.questions, denied.asked_about) == ((), (), None)
+        for stored in (paid, *ledger.history("b").items()):
+            assert stored.answers == known.answers
+            assert stored.questions == known.questions
+            assert stored.asked_about == known.asked_about == {"log": [], "amount": 50}
+        ledger.erase(thread_id="b", reason="asked to")
+        erased, asked = ledger.items(thread_id=paid.ref, attempts=True)
+        assert [(answer.kind, answer.by, answer.detail) for answer in erased.answers] == [
+            ("edit", "bob", None)
+        ]
+        assert (erased.questions[0].payload, erased.asked_about, asked.answers) == ({}, None, ())
     with closing(sqlite3.connect(tmp_path / "l.db")) as connection, connection:
         (body, contents), *_ = connection.execute(
-            "SELECT e.body, c.body FROM entries e JOIN contents c ON c.entry = e.id WHERE e.kind = 'answer'"
+            "SELECT e.body, c.body FROM entries e LEFT JOIN contents c ON c.entry = e.id WHERE e.kind = 'answer'"
         ).fetchall()
     answer = json.loads(body)
     assert (answer["answer"], answer["by"], answer["policy_asked"]) == ("edit", "bob", "spend")
-    assert json.loads(contents)["detail"] == {"amount": 5}
+    assert contents is None  # erased
 
 
 @pytest.mark.lengthy
