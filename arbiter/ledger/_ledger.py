@@ -427,8 +427,9 @@ class Ledger:
     def counts(
         self, by: str, *, every: Literal["hour", "day"] | None = None, since: When = None
     ) -> Sequence[Mapping[str, Any]]:
-        """Counts of node runs by `items`, `node`, `instruction`, `status`, `verdict` or `policy`, of
-        judgements by `evaluator`, or of executions by `outcome`."""
+        """Counts of attempts of node runs by `items`, `node`, `instruction`, `status`, `verdict` or `policy`, of
+        judgements by `evaluator`, or of executions by `outcome`. A node run that asked a human, and went on after
+        the answer, has two attempts."""
         now = datetime.fromtimestamp(self._clock(), UTC)
         return self._queries.counts(by, every=every, since=time_from("since", since, now))
 
