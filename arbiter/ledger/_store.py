@@ -257,12 +257,16 @@ class Store:
             keyed = lacking(connection, self.statements.mark, keyed)
             if not keyed:
                 return 0
-            threads = self._threads(connection, keyed.values())
-            judged = [str(event.fields["of"]) for event in keyed.values() if event.kind == "judged"]
-            ids: dict[str, tuple[int, int]] = {
-                key: (id, thread)
-                for key, id, thread in self._where(connection, "key, id, thread FROM entries", "key", judged)
+            ids = self._judged(connection, keyed)
+            keyed = {
+                key: event
+                for key, event in keyed.items()
+                # What is judged after it was erased or pruned: its name and its texts must not come back.
+                if event.kind != "judged" or event.fields["of"] in ids or event.fields["of"] in keyed
             }
+            if not keyed:
+                return 0
+            threads = self._threads(connection, keyed.values())
             last = last_entry(connection)
             rows = _Rows.of(len(keyed))
             for key, event in keyed.items():
@@ -270,10 +274,8 @@ class Store:
                 thread = threads[event.origin.place]
                 if event.at > thread.last_at:
                     thread.last_at = event.at
-                ids[key], of = (last, thread.id), last
-                if event.kind == "judged":
-                    of, of_thread = ids.get(str(event.fields["of"]), (last, thread.id))
-                    of = of if of_thread == thread.id else last  # its item was erased meanwhile
+                ids[key] = last
+                of = ids[event.fields["of"]] if event.kind == "judged" else last
                 self._add(rows, last, of, key, event, contents[key], thread)
             self._insert(connection, rows, threads.values(), last)
             for name, text in {
@@ -304,6 +306,17 @@ class Store:
     def _stored(self, connection: Connection, column: str, keys: Collection[str]) -> dict[str, Any]:
         """A column of those entries that are stored under these keys."""
         return {row[0]: row[1] for row in self._where(connection, f"key, {column} FROM entries", "key", keys)}
+
+    def _judged(self, connection: Connection, events: Mapping[str, Event]) -> dict[str, int]:
+        """The ids of the stored items that these events judge, by their keys, but for those that were erased."""
+        rows = self._where(
+            connection,
+            "e.key, e.id, t.erased_at IS NOT NULL AND EXISTS (SELECT 1 FROM entries x WHERE x.thread = e.thread "
+            "AND x.seq > e.seq AND x.kind = 'erasure') FROM entries e JOIN threads t ON t.id = e.thread",
+            "e.key",
+            [event.fields["of"] for event in events.values() if event.kind == "judged"],
+        )
+        return {key: id for key, id, is_erased in rows if not is_erased}
 
     def _where(
         self, connection: Connection, what: str, column: str, values: Collection[str]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from arbiter import ArbiterOS, ArbiterWarning, ConfigurationError, Verdict
+from arbiter import ArbiterOS, ArbiterWarning, ConfigurationError, EvaluationResult, Verdict
 from arbiter.ledger import Ledger
 from tests.ledger.ledger_support import conf, payments, sql
-from tests.support import Check, Judge, Spy, chain
+from tests.support import Check, Judge, Spy, chain, until
 
 CANARY = "canary-5310"
 DAY = 86_400.0
@@ -259,26 +259,49 @@ def test_an_erasure_names_the_copies_that_it_does_not_reach(tmp_path: Path) -> N
         assert backup.endswith("l.db.schema-1.bak is a copy from before an upgrade")
 
 
-@pytest.mark.lengthy
-def test_a_judgement_that_ends_after_an_erasure_stays_out_of_the_erased_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("how", ["erase", "prune"])
+def test_what_is_judged_after_a_removal_brings_back_neither_name_nor_text(
+    tmp_path: Path, request: pytest.FixtureRequest, how: str, goes_on: bool, where: str
 ) -> None:
+    """Another process, which does not wait for the evaluation, removes the thread. It may go on under its name."""
     may_end = threading.Event()
 
     def slow(history: Any) -> Any:
-        may_end.wait(20)
-        return 0.25
+        if history.item.input_state["amount"] == 1:
+            may_end.wait(20)
+        return EvaluationResult(0.25, False, f"{CANARY} said so")
 
-    monkeypatch.setattr("arbiter.ledger._ledger.SETTLE", 0.6)
-    with Ledger(tmp_path / "l.db") as ledger:
-        arbiter_os = ArbiterOS(ledger=ledger)
-        arbiter_os.add_evaluator(Judge("slow", slow))
-        arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver())).invoke({"amount": 1}, conf("t"))
-        assert ledger.erase(thread_id="t", reason="request 1").threads == 1
+    url = tmp_path / "l.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
+    days = Days()
+    with Ledger(url, clock=days) as ledger, Ledger(url, clock=days) as other:
+        arbiter_os = ArbiterOS(ledger=ledger, clock=days)
+        judge = Judge("slow", slow)
+        judge.concurrency = 2
+        arbiter_os.add_evaluator(judge)
+        app = arbiter_os.govern(chain(Spy("a")))
+        app.invoke({"amount": 1}, conf("t"))
+        until(lambda: len(list(other.items())) == 1)
+        days.day = 60
+        if how == "erase":
+            assert other.erase(thread_id="t", reason="request 1").threads == 1
+        else:
+            assert other.prune(keep_days=30).threads == 1
+        if goes_on:
+            app.invoke({"amount": 2}, conf("t"))
+            until(lambda: any(thread["thread_id"] == "t" for thread in other.threads()))
         may_end.set()
         assert ledger.flush(60)
-        assert ledger.verify().findings == []
-        assert [thread["thread_id"] for thread in ledger.threads()].count(None) == 1
+        texts = str([thread.get("thread_id") for thread in other.threads()])
+        texts += "".join(str(item.to_dict()) for item in other.items(attempts=True))
+        assert texts.count("'t'") == (1 if goes_on else 0)
+        scored = [item for item in other.items(attempts=True) if item.evaluation_results]
+        assert len(scored) == goes_on
+        assert other.verify().findings == []
+        if where == "sqlite":
+            said = bytes_of(tmp_path).count(f"{CANARY} said so".encode())
+            assert (said > 0) == goes_on
 
 
 @pytest.mark.parametrize("where", ["sqlite", "postgresql"])
