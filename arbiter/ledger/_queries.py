@@ -247,14 +247,15 @@ class Queries:
         if wanted.thread_id is not None:
             query.add("thread = ?", self.find_thread(wanted.thread_id))
         order = "id" if wanted.thread_id is None else "seq"
-        newest = f"SELECT run FROM entries WHERE {query.conditions} ORDER BY {order} DESC LIMIT {_RUNS}"
+        # The pages of a question about a run alone have looked at all entries: so may this.
+        is_alone = replace(wanted, run=None, thread_id=None, order="newest", attempts=False) == Filter()
+        among = "" if is_alone else f" ORDER BY {order} DESC LIMIT {_RUNS}"
         (row,) = self.rows(
-            f"SELECT COUNT(*), SUM(CASE WHEN run = {self.mark} THEN 1 ELSE 0 END) FROM ({newest}) newest",
+            f"SELECT COUNT(*), SUM(CASE WHEN run = {self.mark} THEN 1 ELSE 0 END) "
+            f"FROM (SELECT run FROM entries WHERE {query.conditions}{among}) newest",
             [wanted.run, *query.values],
         )
         number, found = row
-        # The pages of a question about a run alone have looked at all items.
-        is_alone = replace(wanted, run=None, thread_id=None, order="newest", attempts=False) == Filter()
         return bool(found) or (None if number == _RUNS and not is_alone else False)
 
     def recorded(self, kind: str, name: str) -> str:

@@ -157,8 +157,9 @@ def _account(
         )
     if "edited" in contents:
         account.asked_about = state_of(contents.get("input"))
+    # Of drafts that were too large together, a mark stands for those in the middle.
     account.drafts = tuple(
-        (state_of(draft.get("output")), said(draft.get("feedback")) or "") for draft in drafts
+        (state_of(draft.get("output", draft)), said(draft.get("feedback")) or "") for draft in drafts
     )
     account.answers = tuple(_answer(*answer) for answer in answers)
     account.questions = tuple(answer.question for answer in account.answers)

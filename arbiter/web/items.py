@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from arbiter.errors import ConfigurationError
+from arbiter.history import HistoryItem
 from arbiter.history._rendering import value_text
 from arbiter.ledger._reading import Reader, WholeEntry, time_of
 from arbiter.ledger._stored import state_of
@@ -78,9 +79,8 @@ def _values(context: ViewerContext, request: Request) -> dict[str, Any]:
 def values_of(reader: Reader, thread: Mapping[str, Any], whole: WholeEntry) -> dict[str, Any]:
     """The values in the templates of a node run."""
     item, body, contents = whole.item, whole.body, whole.contents
-    found: Mapping[str, Any] = contents or {}
     rules = reader.text("constitution", body.get("rules"))
-    asked_about = state_of(found.get("input")) if "edited" in found else None
+    asked_about = item.asked_about
     stored = "" if contents is None else json.dumps(contents, ensure_ascii=False, indent=1)
     return {
         "thread": thread,
@@ -90,7 +90,7 @@ def values_of(reader: Reader, thread: Mapping[str, Any], whole: WholeEntry) -> d
         "input": _shown(item.input_state),
         "output": _shown(item.output_state),
         "edits": None if asked_about is None else list(state_differences(asked_about, item.record.input)),
-        "drafts": list(_drafts(found.get("drafts") or (), item.record.output)),
+        "drafts": list(_drafts(item)),
         "gating": _shown(item.gating) if item.gating else "",
         "answers": [_answer(*each) for each in whole.answers],
         "rules": list(_rules(rules, policies_of(body))),
@@ -104,13 +104,11 @@ def _shown(state: Any) -> str:
     return value_text(state, width=_WIDTH, max_lines=_LINES) if state else ""
 
 
-def _drafts(drafts: Sequence[Mapping[str, Any]], output: Mapping[str, Any]) -> Iterator[Draft]:
-    outputs = [state_of(draft.get("output")) for draft in drafts]
-    for draft, before, after in zip(drafts, outputs, [*outputs, output][1:], strict=True):
+def _drafts(item: HistoryItem) -> Iterator[Draft]:
+    outputs = [*(output for output, _ in item.drafts), item.record.output]
+    for (before, feedback), after in zip(item.drafts, outputs[1:], strict=True):
         yield Draft(
-            output=_shown(before),
-            feedback=text_of(str(draft.get("feedback") or "")),
-            changes=list(state_differences(before, after)),
+            output=_shown(before), feedback=text_of(feedback), changes=list(state_differences(before, after))
         )
 
 

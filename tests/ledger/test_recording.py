@@ -145,6 +145,26 @@ def test_drafts_and_errors_come_back_as_they_were(tmp_path: Path) -> None:
     assert failed.error_types
 
 
+def test_drafts_that_are_too_large_together_are_marked_as_cut(tmp_path: Path) -> None:
+    class Reviewer(CorrectionGate):
+        def review(self, history: Any, draft: Any, attempt: int) -> Correction:
+            return Correction.retry("again") if attempt < self.max_attempts else Correction.commit()
+
+    def writes(state: Any) -> Any:
+        return {"log": ["x" * 15_000] * 90}
+
+    with Ledger(tmp_path / "l.db") as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        arbiter_os.add_correction_gate(Reviewer("review", target_nodes=["writes"], max_attempts=4))
+        arbiter_os.govern(chain(writes)).invoke({}, conf("t"))
+        assert ledger.flush(60)
+        (item,) = ledger.items()
+    cut, newest = item.drafts
+    assert cut == ({"$cut": {"items": 2, "of": 3}}, "")
+    assert newest[1] == "again"
+    assert newest[0]["log"][-1] == "x" * 15_000
+
+
 def test_times_and_durations_come_back_as_they_were(tmp_path: Path) -> None:
     """Dates, times of day, naive and aware times, and durations to the microsecond."""
     made = {

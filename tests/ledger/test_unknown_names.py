@@ -8,6 +8,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import EmptyInputError
 
 from arbiter import ArbiterOS, ArbiterWarning, ConfigurationError
 from arbiter.ledger import Ledger
@@ -46,6 +48,22 @@ def test_an_unknown_run_is_looked_for_among_the_newest_entries_only(
             assert list(ledger.items(run=run, verdict="deny")) == []
     with pytest.raises(ConfigurationError, match="this ledger has no run 'r1'"):
         list(ledger.items(run="r1"))  # its pages have looked at all
+
+
+def test_a_run_without_node_runs_is_known_however_old_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbiter.ledger._queries._RUNS", 2)
+    with Ledger(tmp_path / "l.db") as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+        with pytest.raises(EmptyInputError):
+            app.invoke(None, thread("t"))
+        for number in range(2):
+            app.invoke({}, thread(f"t{number}"))
+        assert ledger.flush(60)
+        runs = [execution["run"] for execution in ledger.executions()]
+        assert [len(list(ledger.items(run=run))) for run in runs] == [1, 1, 0]
+        assert list(ledger.items(run=runs[-1], thread_id="t")) == []
 
 
 @pytest.mark.parametrize(
