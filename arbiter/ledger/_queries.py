@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args
 
 import orjson
@@ -477,7 +478,7 @@ class Queries:
 
     def _late(self, keys: Sequence[str]) -> list[Row]:
         """The evaluations that were written after these items, and the answers that they used: entries that name the
-        item's task.
+        item's task, in their order.
         """
         if not keys:
             return []
@@ -489,8 +490,8 @@ class Queries:
             f"WHERE e.key IN ({marks})",
             list(keys),
         )
-        # Once each, also if several attempts of a task are among the items.
-        return list(dict.fromkeys(Row(*row) for row in rows))
+        # Once each, also if several attempts of a task are among the items. To sort here leaves the plan as it is.
+        return sorted({Row(*row) for row in rows}, key=attrgetter("seq"))
 
     def rows(self, statement: str, values: Sequence[Any]) -> Iterator[Any]:
         """The rows of a statement. Raises `LedgerError` if the file of the ledger is gone."""

@@ -14,14 +14,15 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from sqlalchemy import create_engine
 
-from arbiter import ArbiterOS, ConfigurationError, PolicyViolationError
+from arbiter import ArbiterOS, ConfigurationError, PolicyViolationError, Verdict
 from arbiter.ledger import Ledger
 from arbiter.ledger._database import DatabaseFile
 from arbiter.ledger._entries import Event, origin_of
 from arbiter.ledger._queries import Filter, Queries
+from arbiter.routers import EscalationRouter
 from benchmarks.ledger_pages import analyze, fill
 from tests.ledger.ledger_support import conf, payments, recorded
-from tests.support import Spy, State, chain
+from tests.support import Check, Spy, State, chain
 
 
 @pytest.fixture(scope="module")
@@ -396,6 +397,24 @@ def test_in_postgresql_the_scores_of_a_node_are_looked_up_one_by_one(
             plan = "\n".join(row[0] for row in steps)
     assert "Nested Loop" in plan
     assert "Hash Join" not in plan
+
+
+def test_the_answers_of_an_item_stay_in_their_order(postgres_url: str) -> None:
+    """PostgreSQL returns rows in any order, such as that of the last updates."""
+    with Ledger(postgres_url) as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        arbiter_os.add_policy_checker(Check("check", lambda _: Verdict.ask("sure?")))
+        arbiter_os.add_policy_router(EscalationRouter("editor"))
+        app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+        app.invoke({}, conf("t"))
+        for _ in range(2):
+            app.invoke(Command(resume={"type": "approve"}), conf("t"))
+        assert ledger.flush(60)
+        with ledger._queries.engine.begin() as connection:  # pyright: ignore[reportPrivateUsage]
+            first = "SELECT MIN(id) FROM entries WHERE kind = 'answer' AND attempt = 3"
+            connection.exec_driver_sql(f"UPDATE entries SET took = took WHERE id = ({first})")
+        (item,) = ledger.items()
+        assert [answer.question.subject for answer in item.answers] == ["input", "output"]
 
 
 def _item(number: int, at: int) -> Event:
