@@ -10,17 +10,19 @@ import ast
 import hashlib
 import json
 import linecache
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
 from inspect import getmodule, isclass, signature
+from os.path import isdir
 from pathlib import Path
+from threading import RLock
 from types import CodeType, FunctionType, MethodType
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, cast
+from weakref import WeakKeyDictionary, ref
 
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel
@@ -121,21 +123,26 @@ def parameters_of(thing: Any) -> dict[str, Any]:
     return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
 
 
-_kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""What objects kept of their arguments when they were first asked: a list that grows later changes no version."""
+_kept: dict[int, tuple[ref[Any], Any]] = {}
+"""What objects, by their ids, kept of their arguments when they were first asked: a list that grows later changes no
+version. They are not asked for their own `==` and `hash`."""
+
+_kept_lock = RLock()
 
 
 def _kept_by(thing: Any) -> Any:
     """The arguments of its constructor that an object keeps as they are or behind `_`, as far as they are data."""
-    try:
-        if thing in _kept:
-            return _kept[thing]
-    except TypeError:  # it has no hash
-        return _arguments_of(thing)
-    found = _arguments_of(thing)
-    with suppress(TypeError):  # it has slots
-        _kept[thing] = found
-    return found
+    key = id(thing)
+    with _kept_lock:
+        if key in _kept and _kept[key][0]() is thing:
+            return _kept[key][1]
+        try:
+            own = ref(thing, lambda _: _kept.pop(key, None))
+        except TypeError:  # it has slots
+            return _arguments_of(thing)
+        _kept[key] = own, {}  # for an argument that leads back to it
+        _kept[key] = own, _arguments_of(thing)
+        return _kept[key][1]
 
 
 def _arguments_of(thing: Any) -> Any:
@@ -144,14 +151,40 @@ def _arguments_of(thing: Any) -> Any:
         names = list(signature(type(thing).__init__).parameters)[1:]
     except (TypeError, ValueError):
         return {}
-    found = {name: own[key] for name in names for key in (name, f"_{name}") if key in own}
-    return {name: plain(value) for name, value in found.items() if isinstance(value, _DATA)}
+    kept = {name: own[key] for name in names for key in (name, f"_{name}") if key in own}
+    counted = {name: value for name, value in kept.items() if is_constant(name, value)}
+    return {name: found for name, value in counted.items() if (found := _as_data(value)) is not _NO_DATA}
 
 
-# Code ---------------------------------------------------------------------------------------------
+def is_constant(name: str, value: Any) -> bool:
+    """True for data of that name that may count in a version. A place on the disk and the key of a provider do not:
+    they differ from machine to machine.
+    """
+    if isinstance(value, str):
+        return not (_KEY.search(name) or _is_place(value))
+    return isinstance(value, _DATA)
+
+
+def _is_place(text: str) -> bool:
+    """True for an absolute path, which need not exist yet, in a folder of the machine; `/help` is none."""
+    path = Path(text)
+    return path.is_absolute() and len(path.parts) > 2 and isdir(Path(*path.parts[:2]))
 
 
 _DATA = (bool, int, float, str, tuple, list, dict, type(None))
+_KEY = re.compile(r"((api|access|secret)_?(key|token)|password)$", re.IGNORECASE)
+_NO_DATA = object()
+
+
+def _as_data(value: Any) -> Any:
+    """The value as JSON; `_NO_DATA` if it has no such form, such as a list that holds itself."""
+    try:
+        return plain(value)
+    except Exception:
+        return _NO_DATA
+
+
+# Code ---------------------------------------------------------------------------------------------
 
 
 _codes: WeakKeyDictionary[FunctionType, Any] = WeakKeyDictionary()
@@ -174,13 +207,17 @@ def code_of(function: Any) -> Any:
 def _read_code(function: FunctionType) -> Any:
     code: CodeType = function.__code__
     tree = _tree_of(code)
-    captured = [cell.cell_contents for cell in function.__closure__ or () if _is_data(cell)]
-    return [_shape(tree) if tree is not None else _bytecode(code), plain(captured)]
+    captured = [
+        found
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
+        if _is_data(name, cell) and (found := _as_data(cell.cell_contents)) is not _NO_DATA
+    ]
+    return [_shape(tree) if tree is not None else _bytecode(code), captured]
 
 
-def _is_data(cell: Any) -> bool:
+def _is_data(name: str, cell: Any) -> bool:
     try:
-        return isinstance(cell.cell_contents, _DATA)
+        return is_constant(name, cell.cell_contents)
     except ValueError:  # the variable has no value yet
         return False
 
@@ -313,5 +350,12 @@ def _without_docstring(body: list[Any]) -> list[Any]:
 
 
 def _bytecode(code: CodeType) -> Any:
-    constants = [_bytecode(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
+    constants = [_constant(each) for each in code.co_consts]
     return [code.co_code.hex(), constants, list(code.co_names)]
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, CodeType):
+        return _bytecode(value)
+    # The order of a set differs from process to process.
+    return sorted(map(repr, cast(Any, value))) if isinstance(value, frozenset) else repr(value)

@@ -7,11 +7,12 @@ import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import CodeType, FunctionType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from langgraph.types import Command, Send, interrupt
+
+from arbiter._values.versions import is_constant
 
 _FRAMEWORK = ("langchain", "langgraph", "langsmith", "pydantic")
 _DEPTH = 3
@@ -68,7 +69,8 @@ def look_at(runnable: Any) -> Look:
 
 def code_behind(runnables: Iterable[Any]) -> list[Any]:
     """The user's functions that bodies and branches consist of, with the texts that each of them names, and the
-    functions that they call, a few calls deep. A path is no such text: it differs from machine to machine.
+    functions that they call, a few calls deep. `__name__` and its like are no such texts: a script has others than
+    the same module imported.
     """
     functions = itertools.chain.from_iterable(_functions(each, 0) for each in runnables)
     return [[function, _constants(function)] for function in _called(functions)]
@@ -79,7 +81,7 @@ def _constants(function: FunctionType) -> dict[str, str]:
         name: value
         for code in _codes(function.__code__)
         for name, value in _named(code, function)
-        if isinstance(value, str) and not Path(value).is_absolute()
+        if isinstance(value, str) and is_constant(name, value) and not name.startswith("__")
     }
 
 

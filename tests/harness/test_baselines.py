@@ -9,11 +9,13 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict
 
 from arbiter.errors import ConfigurationError
 from arbiter.harness import Baseline, BaselineError, Case, CaseRun, JudgeIdentity, Report, Suite
@@ -322,3 +324,60 @@ def test_a_row_belongs_to_the_arguments_of_its_scorer(file: Path) -> None:
     other = measured(Shorter(4, [])).comparison
     assert (other.rows["short"].verdict, other.exit_code) == ("incomparable", 5)
     assert "short changed: version" in other.rows["short"].reason
+
+
+class Keeper:
+    """A scorer that keeps its argument, and that can be compared with nothing."""
+
+    name = "keeper"
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, given: Any = None, api_key: str = "", folder: str = "") -> None:
+        self.given = given
+        self.api_key = api_key
+        self.folder = folder
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("ask me not")
+
+    def score(self, run: CaseRun) -> bool:
+        return True
+
+
+class WithLock(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    lock: Any
+
+
+def keeper_of(kind: str) -> Keeper:
+    found = Keeper({"list": [], "lock": [WithLock(lock=Lock())], "object": {}}[kind])
+    if kind == "list":
+        found.given.append(found.given)
+    elif kind == "object":
+        found.given["owner"] = [found]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["list", "lock", "object"])
+def test_an_argument_without_a_finite_form_changes_nothing(kind: str, file: Path) -> None:
+    """A list that holds itself, a lock and an object that leads back to the scorer."""
+    suite = Suite("s", [Case(f"case-{n}", n) for n in range(3)], scorers=[keeper_of(kind)])
+    suite.run(echo, folder=None).save_baseline(file)
+    for _ in range(2):
+        again = replace(suite, scorers=[keeper_of(kind)]).run(echo, folder=None, baseline=file)
+        assert again.comparison.rows["keeper"].verdict == "steady"
+
+
+def test_a_row_is_that_of_another_machine(file: Path, tmp_path: Path) -> None:
+    """The key of a provider and an absolute path are others there; a command is no path."""
+
+    def verdict(scorer: Keeper) -> str:
+        suite = Suite("s", [Case(f"case-{n}", n) for n in range(3)], scorers=[scorer])
+        return suite.run(echo, folder=None, baseline=file).comparison.rows["keeper"].verdict
+
+    first = Keeper("/help", "sk-1", str(tmp_path / "one"))
+    Suite("s", [Case(f"case-{n}", n) for n in range(3)], scorers=[first]).run(
+        echo, folder=None
+    ).save_baseline(file)
+    assert verdict(Keeper("/help", "unused", str(tmp_path / "two"))) == "steady"
+    assert verdict(Keeper("/quit", "sk-1", str(tmp_path / "one"))) == "incomparable"

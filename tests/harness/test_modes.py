@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -500,3 +503,43 @@ def test_a_report_names_a_judge_that_its_provider_answers_with_another_model(pro
     assert said in render(other)
     assert other.comparison.exit_code == 0
     assert other.rows["good"].cases == {"a": (0.8,), "b": (0.8,)}
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from langgraph.graph import START, StateGraph
+from arbiter.harness import Case, Suite
+
+def named(state):
+    return {"log": named.__name__}
+
+def inside(folder, notes):
+    notes.append(notes)
+    return lambda state: {"log": [folder][0] and "x"}
+
+without_source = {}
+exec("def known(state): return {'log': str(state['log'] in {'a', 'b', 'c', 'd', 'e'})}", without_source)
+
+def main(mode):
+    builder = StateGraph(dict).add_node("named", named).add_edge(START, "named")
+    builder.add_node("known", without_source["known"]).add_edge("named", "known")
+    builder.add_node("inside", inside(str(Path(sys.argv[1]).absolute()), [])).add_edge("known", "inside")
+    Suite("own", [Case("a", {"log": "a"})]).run(builder.compile(), mode=mode)
+"""
+
+
+def test_recordings_of_a_graph_in_python_hold_on_other_machines(tmp_path: Path) -> None:
+    """Another process has another order of sets, another name of its main module and other folders."""
+    place = tmp_path / "made.py"
+    place.write_text(SCRIPT + "if __name__ == '__main__':\n    main('record')\n", encoding="utf-8")
+    runs = [[str(place), "one"], ["-c", "import made; made.main('mock')", "two"]]
+    for seed, arguments in enumerate(runs):
+        env = os.environ | {
+            "PYTHONHASHSEED": str(seed),
+            "PYTHONPATH": os.pathsep.join([*sys.path, str(tmp_path)]),
+        }
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
