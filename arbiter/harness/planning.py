@@ -85,12 +85,13 @@ def plan(
     """Plan the cases of a row for runs of `repeats` repeats.
 
     The noise comes from `comparison` (an unchanged run against its baseline) if it is given, else from the
-    repeats of the row, else from `votes`. Noise from votes leaves out that an agent can answer differently
-    when it is asked again. Raises `ConfigurationError` if none of them shows noise: a run with one repeat and
-    no baseline; and without `drops` for a row whose scale has no end.
+    repeats of the row, else from `votes`, of which the next run has as many. Noise from votes leaves out
+    that an agent can answer differently when it is asked again. Raises `ConfigurationError` if none of them
+    shows noise: a run with one repeat and no baseline; and without `drops` for a row whose scale has no
+    end.
     """
     split = _split(votes) if votes else None
-    sd, source = _noise(row, comparison, split, repeats)
+    sd, source = _noise(row, comparison, votes, split, repeats)
     chosen = tuple(drops) if drops else usual_drops(row)
     least = math.ceil(-math.log2(alpha))  # with fewer changed cases the exact test cannot be significant
 
@@ -144,7 +145,11 @@ def _on_scale(score: Score) -> list[float]:
 
 
 def _noise(
-    row: Row, comparison: RowComparison | None, split: VarianceSplit | None, repeats: int
+    row: Row,
+    comparison: RowComparison | None,
+    votes: Votes | None,
+    split: VarianceSplit | None,
+    repeats: int,
 ) -> tuple[float, Source]:
     if comparison is not None and comparison.sd is not None:
         return comparison.sd, "the baseline"
@@ -152,8 +157,9 @@ def _noise(
     repeated = [values for values in scored if len(values) > 1]
     if len(repeated) > 1:
         return math.hypot(*map(stdev, repeated)) * math.sqrt(2 / len(repeated) / repeats), "repeats"
-    if split is not None:
-        return split.change(repeats=repeats), "votes"
+    if votes and split is not None:
+        asked = len(next(iter(votes.values()))[0])  # as often as in this run
+        return split.change(votes=asked, repeats=repeats), "votes"
     raise ConfigurationError(
         f"the noise of {row.name} is not known: the run has one repeat and no baseline. "
         "Measure two repeats (--repeats 2) or two votes of its judge (--votes 2), or give a run that was compared "

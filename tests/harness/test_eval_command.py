@@ -523,9 +523,10 @@ def test_votes_about_a_whole_run_are_reported_and_plan_its_cases(
     planned = Said("plan", "judged", "--row", "kind", "--drop", "0.06")
     assert planned.code == 0, planned.err
     # The votes of a case differ by 0.2, 0.4 and 0.0: their variance is a half of the squares, 0.0333 on average, and
-    # the difference of two runs of one vote each has twice that.
-    assert "kind: sd of a case's change 0.26 (3 cases, from votes)" in planned.out
-    assert "cases, 2 votes" in planned.out
+    # that of the difference of two runs of two votes each is as large.
+    assert "kind: sd of a case's change 0.18 (3 cases, from votes)" in planned.out
+    lines = {line[1:16].strip(): line[16:].split()[:4] for line in planned.out.splitlines()[1:]}
+    assert lines["cases"] == lines["cases, 2 votes"] != lines["cases, 1 vote"]
 
 
 def test_the_mistakes_of_several_suites_are_reported_at_once(files: Path) -> None:
