@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CodeType, FunctionType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
@@ -17,6 +19,7 @@ from arbiter._values.versions import is_constant
 _FRAMEWORK = ("langchain", "langgraph", "langsmith", "pydantic")
 _DEPTH = 3
 _MANY = 1000
+_INSTALLED = {"site-packages", "dist-packages"}
 
 
 @dataclass(slots=True)
@@ -70,10 +73,21 @@ def look_at(runnable: Any) -> Look:
 def code_behind(runnables: Iterable[Any]) -> list[Any]:
     """The user's functions that bodies and branches consist of, with the texts that each of them names, and the
     functions that they call, a few calls deep. `__name__` and its like are no such texts: a script has others than
-    the same module imported.
+    the same module imported. Python's own functions and those of other packages may be of another version elsewhere.
     """
-    functions = itertools.chain.from_iterable(_functions(each, 0) for each in runnables)
-    return [[function, _constants(function)] for function in _called(functions)]
+    bodies = list(itertools.chain.from_iterable(_functions(each, 0) for each in runnables))
+    own = set(map(_package, bodies))
+
+    def is_foreign(function: FunctionType) -> bool:
+        package = _package(function)
+        is_installed = not _INSTALLED.isdisjoint(Path(function.__code__.co_filename).parts)
+        return package not in own and (is_installed or package in sys.stdlib_module_names)
+
+    return [[function, _constants(function)] for function in _called(bodies, is_foreign)]
+
+
+def _package(function: FunctionType) -> str:
+    return str(function.__module__).partition(".")[0]
 
 
 def _constants(function: FunctionType) -> dict[str, str]:
@@ -109,7 +123,9 @@ def _functions(runnable: Any, depth: int) -> Iterator[FunctionType]:
         yield from _functions(part, depth + 1)
 
 
-def _called(functions: Iterable[FunctionType]) -> Iterator[FunctionType]:
+def _called(
+    functions: Iterable[FunctionType], is_left_out: Callable[[FunctionType], bool] = lambda _: False
+) -> Iterator[FunctionType]:
     """These functions and the functions that they name, a few calls deep."""
     seen: set[int] = set()
     ahead = [(function, 0) for function in functions]
@@ -122,7 +138,7 @@ def _called(functions: Iterable[FunctionType]) -> Iterator[FunctionType]:
         if depth < _DEPTH:
             for code in _codes(function.__code__):
                 for _, value in _named(code, function):
-                    if isinstance(value, FunctionType) and not _is_framework(value):
+                    if isinstance(value, FunctionType) and not (_is_framework(value) or is_left_out(value)):
                         ahead.append((value, depth + 1))
 
 

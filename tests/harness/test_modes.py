@@ -508,6 +508,8 @@ def test_a_report_names_a_judge_that_its_provider_answers_with_another_model(pro
 SCRIPT = """
 import sys
 from pathlib import Path
+from string import capwords
+from helpful import helped
 from langgraph.graph import START, StateGraph
 from arbiter.harness import Case, Suite
 
@@ -518,6 +520,9 @@ def inside(folder, notes):
     notes.append(notes)
     return lambda state: {"log": [folder][0] and "x"}
 
+def dumped(state):
+    return {"log": helped(capwords(state["log"]))}
+
 without_source = {}
 exec("def known(state): return {'log': str(state['log'] in {'a', 'b', 'c', 'd', 'e'})}", without_source)
 
@@ -525,19 +530,28 @@ def main(mode):
     builder = StateGraph(dict).add_node("named", named).add_edge(START, "named")
     builder.add_node("known", without_source["known"]).add_edge("named", "known")
     builder.add_node("inside", inside(str(Path(sys.argv[1]).absolute()), [])).add_edge("known", "inside")
+    builder.add_node("dumped", dumped).add_edge("inside", "dumped")
     Suite("own", [Case("a", {"log": "a"})]).run(builder.compile(), mode=mode)
 """
 
 
 def test_recordings_of_a_graph_in_python_hold_on_other_machines(tmp_path: Path) -> None:
-    """Another process has another order of sets, another name of its main module and other folders."""
+    """Another process has another order of sets, another name of its main module and other folders, and perhaps other
+    versions of Python and of packages.
+    """
     place = tmp_path / "made.py"
     place.write_text(SCRIPT + "if __name__ == '__main__':\n    main('record')\n", encoding="utf-8")
-    runs = [[str(place), "one"], ["-c", "import made; made.main('mock')", "two"]]
+    other_python = "import string; string.capwords = lambda text: text; string.capwords.__module__ = 'string'"
+    runs = [[str(place), "one"], ["-c", f"{other_python}; import made; made.main('mock')", "two"]]
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
     for seed, arguments in enumerate(runs):
+        (packages / "helpful.py").write_text(
+            f"def helped(text):\n    return text[{seed}:]\n", encoding="utf-8"
+        )
         env = os.environ | {
             "PYTHONHASHSEED": str(seed),
-            "PYTHONPATH": os.pathsep.join([*sys.path, str(tmp_path)]),
+            "PYTHONPATH": os.pathsep.join([*sys.path, str(tmp_path), str(packages)]),
         }
         done = subprocess.run(
             [sys.executable, *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
