@@ -17,7 +17,6 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
 from inspect import getmodule, isclass, signature
-from os.path import isdir
 from pathlib import Path
 from threading import RLock
 from types import CodeType, FunctionType, MethodType
@@ -166,9 +165,9 @@ def is_constant(name: str, value: Any) -> bool:
 
 
 def _is_place(text: str) -> bool:
-    """True for an absolute path, which need not exist yet, in a folder of the machine; `/help` is none."""
+    """True for an absolute path, whether or not this machine has it; `/help` is not taken for one."""
     path = Path(text)
-    return path.is_absolute() and len(path.parts) > 2 and isdir(Path(*path.parts[:2]))
+    return path.is_absolute() and len(path.parts) > 2
 
 
 _DATA = (bool, int, float, str, tuple, list, dict, type(None))
