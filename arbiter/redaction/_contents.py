@@ -22,6 +22,7 @@ FIELDS = (
 )  # fmt: skip
 """Names of fields whose values are always secrets, whatever they look like. Case does not matter."""
 _NOT_SECRET = compile(rf"(?i){NOT_SECRET}\Z")
+_UNREAD = compile(r"\\(?:[ubf]|\\\\)")
 _JSON_LEVELS = 2
 LONGEST_JSON = 64 * 1024
 """Characters of a text up to which JSON in it is read."""
@@ -73,8 +74,11 @@ class ContentRedactor:
 
         A quick look: False may still turn out to be clean.
         """
-        # An escaped character may be a part of a name in JSON that is inside of a text.
-        if self._also or self._patterns or not dumped.isascii() or "\\u" in dumped:
+        if self._also or self._patterns or not dumped.isascii():
+            return False
+        # An escaped character may be a part of a name in JSON that is inside of a text, or an invisible one. Three
+        # backslashes are of JSON that is inside of such JSON.
+        if "\x7f" in dumped or ("\\" in dumped and _UNREAD.search(dumped) is not None):
             return False
         folded = dumped.lower()
         if any(map(folded.__contains__, self._signs)):
@@ -176,9 +180,11 @@ class ContentRedactor:
 
     def _is_field(self, name: str, part: Any) -> bool:
         """True for a value that its name makes a secret. In Docker's settings `auth` has a name with a password."""
-        if name == "auth":
-            return isinstance(part, str) and BASIC.match(part) is not None
-        return self._is_secret(name) and part not in (None, "", [], {})
+        if self._is_secret(name):
+            return part not in (None, "", [], {})
+        if name != "auth" or "secrets" not in self._detect:
+            return False
+        return isinstance(part, str) and BASIC.match(part) is not None
 
     def _is_secret(self, name: str) -> bool:
         known = self._known.get(name)

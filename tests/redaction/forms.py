@@ -39,7 +39,9 @@ FORMS = (
     ("https://b/o?a=b&X-Goog-Signature=", f"{HEX}{HEX}", " ok"),
     ("SignedHeaders=host, Signature=", f"{HEX}{HEX}", "\n"),
     ("https://app/cb?code=", f"4/0AX4XfWh{WORD}", "&scope=x"),
+    ("grant_type=authorization_code&code=", f"4/0AX4XfWh{WORD}", "&scope=x"),
     ("https://api.x.com/v1?key=", WORD, " ok"),
+    ("q=Oslo&appid=", HEX, "&units=metric"),
     ("https://api.x.org/d?q=Oslo&appid=", HEX, "&units=metric"),
     ("", f"AKIAIOSFODNN7EXAMPLE / {AWS}", " ok"),
     ("aws configure set aws_secret_access_key ", AWS, "\n"),
@@ -67,4 +69,5 @@ FORMS = (
     ("lftp -u bob,", "hunter22", " ftp.x"),
     ("echo 'bob:", "hunter22", "' | chpasswd"),
     ("echo ", "hunter22", " | sudo -S ls"),
+    ("echo ", "hunter22", " | sudo\t-S ls"),
 )

@@ -28,6 +28,7 @@ REPEATED = (
     "aaaaaaaaaaaaaaaaaaaa ", "aaaaaaaaaaaaaaaaaaaa.", "12345678:AA", "ldapsearch -", "wget -", "openssl a ",
     "7z -", "smbclient -U a", "lftp -u a", "unzip -P", "curl -b a", "a://<", "a://a:<", "pwd:a", "hf_a_",
     "password:min8", "pk_test_a", "0123456789-us1 ",
+    "gsk_aaaaaaaaaaaaaaaaaaa1/", "&code=", "'auth'", "_auth =", "sudo | echo a ",
 )  # fmt: skip
 
 
