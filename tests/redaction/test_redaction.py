@@ -238,11 +238,13 @@ def test_no_sign_is_missing(text: str) -> None:
     """Whatever a pattern finds has one of the signs without which the pattern is not run."""
     looked_at = bare(text)
     folded = looked_at.lower()
-    for chars, signs, pattern in BY_SIGN:
-        group = [(c, s) for c, s, other in BY_SIGN if other is pattern]
-        if pattern.search(looked_at):
-            has = folded.__contains__
-            assert any(any(map(has, c)) and any(map(has, s)) for c, s in group), (chars, signs)
+    has = folded.__contains__
+    for of in {pattern for _, _, _, pattern in BY_SIGN if pattern.search(looked_at)}:
+        assert any(
+            has(mark) and (not words or any(map(has, words))) and any(map(has, signs))
+            for mark, words, signs, pattern in BY_SIGN
+            if pattern is of
+        ), of
     assert {name.sign for name in TABLE} == set(SIGNS)
     assert all(name.pattern.pattern.startswith(name.sign[:1]) for name in TABLE)
 
