@@ -78,7 +78,7 @@ _HOOK = re.compile(
 )
 # Signatures and codes that let in whoever has the URL; of keys only those that no file or page is named by.
 _SIGNATURE = re.compile(
-    r"(?:[?&;]|,\s?)(?:sig|(?:x-(?:amz|goog)-)?signature)=(?=[^0-9\s]{0,60}[0-9])(?P<told>[\w.~+/%-]{20,}=*)",
+    r"(?:[?&;]|,\s?)(?:sig|(?:x-(?:amz|goog)-)?signature)=(?=[^0-9\s]{0,60}[0-9])(?P<told>[\w.~+/%-]{20,}+=*)(?!\()",
     re.IGNORECASE,
 )
 _QUERY = re.compile(

@@ -323,6 +323,7 @@ pwd: build2/out, password: min8chars, password: 8-20characters, Cookie: a small 
 xai-grok-4-fast-reasoning, pplx-embed-context-v1-0.6b, fw_load_from_user_helper_v2(), fc-21-dp-00000-of-00004.txt
 e2b_sandbox_template_v2, gsk_clinical_trial_phase_3, r8_build_rules_for_android_14, hvs.dashboard.view.of.2024
 NotFoundComponentSpecOfAll.client.SomethingLongEnoughForThisCase, author: bob12345678, "author": "aB3aB3aB3aB3aB3"
+sign(a, signature=signature_of_version_2(body)), sha512-signature=none
 xai-grok-models-are-listed-there, fc-list-of-all-the-fonts, e2b_tests_are_run_by_hand_here, key-value-stores-of-clouds2
 https://x/?key=PROJ-123&code=ERR_CONNECTION_REFUSED_12345, ?key=uploads/2024/01/report-Final.pdf&sig=none, ?code=404
 client-certificate-data: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1JSUR123456, "auth": "required1", _auth = HTTPAuth2(x)
