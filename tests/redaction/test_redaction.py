@@ -330,6 +330,7 @@ client-certificate-data: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1JSUR123456, "aut
 MD5 9f86d081884c7d659a2feaa0c55ad015, 0f1b2c3d-1a2b-3c4d-5e6f-444455556666, 2fd4e1c67a2d28fced849ee1bb76e7391b93eb12
 sha256:9f86d081884c7d659a2feaa0c55ad0159f86d081884c7d659a2feaa0c55ad015, arn:aws:iam::123456789012:role/Admin-Role-2024
 echo $PW | sudo -S ls; echo ok | tee x; htpasswd -b file user $PW; htpasswd -c file user2; wget --password=$PW x
+machine learning login page password reset, WIFI: a café has P: free;
 The machine has a login page; password reset 2, sqlplus / as sysdba@x; WIFI:S:home;T:nopass;; PASSWORD=getpass(), zip
 https://docs.slack.dev/hooks/services/abc, https://discord.com/developers/docs/resources/webhook, _LONG_NAME_OF_CONST_2
 password=None, token=self.token, api_key=os.environ.get("KEY1"), secret=get_secret2(x), max_tokens=100, TOKEN=$TOKEN1
