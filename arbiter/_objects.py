@@ -13,7 +13,7 @@ from typing import Any
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
-from arbiter.errors import ConfigurationError, nearest
+from arbiter.errors import ConfigurationError, describe, nearest
 
 
 def load_object(where: str, noun: str = "graph") -> Any:
@@ -70,7 +70,7 @@ def _module(name: str) -> ModuleType:
     except ConfigurationError:
         raise
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise ConfigurationError(f"{name} could not be imported: {type(error).__name__}: {error}") from error
+        raise ConfigurationError(f"{name} could not be imported: {describe(error)}") from error
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -98,4 +98,4 @@ def _called(target: Any, where: str) -> Any:
     try:
         return target()
     except Exception as error:
-        raise ConfigurationError(f"{where}() raised {type(error).__name__}: {error}") from error
+        raise ConfigurationError(f"{where}() raised {describe(error)}") from error

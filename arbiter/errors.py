@@ -236,7 +236,7 @@ class ApprovalUsedError(PolicyViolationError):
             "the answer to its question was already used by another execution of the graph on this thread"
         )
         if cause is not None:
-            reason = f"that an approval is used could not be saved: {type(cause).__name__}: {cause}"
+            reason = f"that an approval is used could not be saved: {describe(cause)}"
         super().__init__(policy=policy, node=node, instruction=instruction, reason=reason, cause=cause)
 
 

@@ -64,6 +64,7 @@ from arbiter.errors import (
     RegistrationError,
     UnknownInstructionError,
     closest,
+    describe,
     nearest,
     with_article,
 )
@@ -659,7 +660,7 @@ class _Loader:
                 contract = CONTRACTS[rule.section].__name__
                 problem = (
                     f"expected a subclass of {contract}, or a function, that can be imported, got {use!r}: "
-                    f"{type(error).__name__}: {error}"
+                    f"{describe(error)}"
                 )
         if report:
             self.mistakes.append(rule.mistake(("use",) if "use" in rule.data else (), problem))
@@ -737,7 +738,7 @@ class _Loader:
         except ArbiterError as error:
             self.mistakes.append(rule.mistake((), str(error)))
         except Exception as error:  # a user's class may raise anything
-            message = f"{cls.__name__} could not be made: {type(error).__name__}: {error}"
+            message = f"{cls.__name__} could not be made: {describe(error)}"
             self.mistakes.append(rule.mistake((), message))
         else:
             return contract

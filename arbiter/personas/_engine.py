@@ -19,7 +19,7 @@ from langchain_core.messages.ai import UsageMetadata
 from pydantic import BaseModel, ValidationError
 
 from arbiter._values.states import is_whole
-from arbiter.errors import ConfigurationError
+from arbiter.errors import ConfigurationError, describe
 from arbiter.models import (
     NO_TOKENS,
     ChatModel,
@@ -529,7 +529,7 @@ def read(request: JudgeRequest, outcome: Outcome) -> Reading:
     if isinstance(outcome, TimeoutError):
         return Reading(None, "timeout", "no answer in time")
     if isinstance(outcome, Exception):
-        return Reading(None, "error", f"{type(outcome).__name__}: {outcome}")
+        return Reading(None, "error", describe(outcome))
     if outcome.value is None:
         return Reading(None, "error", outcome.problem or "no answer")
     try:

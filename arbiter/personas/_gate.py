@@ -415,9 +415,7 @@ class PersonaGate(CorrectionGate):
             base = best_of(attempts)
             text: str | Exception = yield _Rewrite(rewriting(base, self.cast.persona(draft.agent)))
             if isinstance(text, Exception) or not text.strip():
-                wrong = (
-                    f"{type(text).__name__}: {text}" if isinstance(text, Exception) else "it wrote nothing"
-                )
+                wrong = describe(text) if isinstance(text, Exception) else "it wrote nothing"
                 case.problem = f"the rewriter failed: {wrong}"
                 return None
             changed = replace(draft, text=text.strip())
@@ -753,7 +751,7 @@ def _check(
         )
     if isinstance(answer, BaseException):
         status: Status = "timeout" if isinstance(answer, TimeoutError) else "error"
-        problem = str(answer) if status == "timeout" else f"{type(answer).__name__}: {answer}"
+        problem = str(answer) if status == "timeout" else describe(answer)
         return DimensionCheck(score=None, threshold=threshold, status=status, reasoning=problem)
     weights = {found.id: found.weight for found in propositions}
     scored = [result for result in answer if result.score is not None]

@@ -33,7 +33,7 @@ from arbiter._threads.forks import new_lock
 from arbiter._values.once import Once
 from arbiter._values.states import is_number, is_whole
 from arbiter.advice import Advisor
-from arbiter.errors import ConfigurationError, RegistrationError, nearest
+from arbiter.errors import ConfigurationError, RegistrationError, describe, nearest
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, HistoryItem
 from arbiter.instructions import Instruction
@@ -639,8 +639,8 @@ class Intervention(_Interventions):
         except ConfigurationError:
             raise
         except Exception as error:
-            _log.warning("intervention %r did not fire: %s: %s", self.name, type(error).__name__, error)
-            return Intervened(**found, problem=f"{type(error).__name__}: {error}", failed=True)
+            _log.warning("intervention %r did not fire: %s", self.name, describe(error))
+            return Intervened(**found, problem=describe(error), failed=True)
         return Intervened(**found, fired=True, nudges=nudges)
 
     def _holds(

@@ -731,8 +731,16 @@ def test_a_batch_has_one_kind_of_question_only() -> None:
     assert not found[4].batched
 
 
-def test_a_batch_whose_judge_raises_has_no_scores() -> None:
-    judge = Says(OSError("down"))
+class UnsayableError(OSError):
+    """An error without a text."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize("error", [OSError("down"), UnsayableError()])
+def test_a_batch_whose_judge_raises_has_no_scores(error: Exception) -> None:
+    judge = Says(error)
     found = engine(judge).score_batch(many(3), target())
     assert ([result.status for result in found], judge.calls, found.token_usage) == (["error"] * 3, 1, None)
 
