@@ -305,7 +305,7 @@ class NodeAttempt(NodeRun):
 
     @property
     def is_saved(self) -> bool:
-        return saver_in(self._conf) is not None
+        return self.saver is not None
 
     def is_final(self, error: BaseException) -> bool:
         runtime = self._conf.get(CONFIG_KEY_RUNTIME)

@@ -255,8 +255,6 @@ class Store:
                     _ensure_same(keyed[key], body)
                 keyed = {key: event for key, event in keyed.items() if key not in known}
             keyed = lacking(connection, self.statements.mark, keyed)
-            if not keyed:
-                return 0
             ids = self._judged(connection, keyed)
             keyed = {
                 key: event

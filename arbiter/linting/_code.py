@@ -53,7 +53,7 @@ def look_at(runnable: Any) -> Look:
     seen.several = not bodies or any(map(_is_plural, hints))
     seen.commands_only = bool(bodies) and all(_is(hint, Command) for hint in hints)
     commands = False
-    for function in _called(bodies):
+    for function in _called(bodies, _is_framework):
         for code in _codes(function.__code__):
             named = dict(_named(code, function))
             # By identity, because a global's class may define equality as it likes.
@@ -81,7 +81,8 @@ def code_behind(runnables: Iterable[Any]) -> list[Any]:
     def is_foreign(function: FunctionType) -> bool:
         package = _package(function)
         is_installed = not _INSTALLED.isdisjoint(Path(function.__code__.co_filename).parts)
-        return package not in own and (is_installed or package in sys.stdlib_module_names)
+        is_of_others = is_installed or package in sys.stdlib_module_names
+        return _is_framework(function) or (package not in own and is_of_others)
 
     return [[function, _constants(function)] for function in _called(bodies, is_foreign)]
 
@@ -124,7 +125,7 @@ def _functions(runnable: Any, depth: int) -> Iterator[FunctionType]:
 
 
 def _called(
-    functions: Iterable[FunctionType], is_left_out: Callable[[FunctionType], bool] = lambda _: False
+    functions: Iterable[FunctionType], is_left_out: Callable[[FunctionType], bool]
 ) -> Iterator[FunctionType]:
     """These functions and the functions that they name, a few calls deep."""
     seen: set[int] = set()
@@ -138,7 +139,7 @@ def _called(
         if depth < _DEPTH:
             for code in _codes(function.__code__):
                 for _, value in _named(code, function):
-                    if isinstance(value, FunctionType) and not (_is_framework(value) or is_left_out(value)):
+                    if isinstance(value, FunctionType) and not is_left_out(value):
                         ahead.append((value, depth + 1))
 
 
@@ -176,7 +177,7 @@ def _texts(values: Iterable[Any], depth: int = 0) -> Iterator[str]:
 
 
 def _is_framework(function: FunctionType) -> bool:
-    return (function.__module__ or "").partition(".")[0].startswith(_FRAMEWORK)
+    return _package(function).startswith(_FRAMEWORK)
 
 
 def _return_hint(function: FunctionType) -> Any:

@@ -11,7 +11,7 @@ crash between them is repaired when the same claim comes again. See docs/memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -166,7 +166,7 @@ class Ingestion:
                     asked.append((judged, known))
                     guesses -= known.guessed
             for before, earlier in enumerate(fresh[:place]):
-                if _may_relate(earlier, judged.candidate, overlap(words[before], words[place])):
+                if _alike(earlier, judged.candidate, words[before], words[place]):
                     asked.append((judged, Known(kind=earlier.kind, fact=self._record(earlier))))
         pairs = [self._pair(judged.candidate, known) for judged, known in asked]
         ids = {id for pair in pairs for id in pair.message_ids}
@@ -309,8 +309,8 @@ def _was_over(candidate: Candidate) -> bool:
     return until is not None and until <= candidate.mention.at and not candidate.claim.corrects
 
 
-def _may_relate(one: Candidate, other: Candidate, likeness: float) -> bool:
-    """True if two claims of one batch, whose words overlap so much, are worth comparing."""
+def _alike(one: Candidate, other: Candidate, words: Set[str], others: Set[str]) -> bool:
+    """True if two claims of one batch, with these words, are worth comparing."""
     if (
         one.scope != other.scope
         or one.subject != other.subject
@@ -321,4 +321,4 @@ def _may_relate(one: Candidate, other: Candidate, likeness: float) -> bool:
         return True
     if one.claim.slot and one.claim.slot == other.claim.slot:
         return normal_form(one.claim.value or "") != normal_form(other.claim.value or "")
-    return likeness >= _IN_BATCH
+    return overlap(words, others) >= _IN_BATCH
