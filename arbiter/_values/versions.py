@@ -90,7 +90,9 @@ def plain(value: Any) -> Any:
 def _of_object(value: Any) -> Any:
     if isclass(value):
         return (
-            value.model_json_schema() if issubclass(value, BaseModel) else [path_of(value), *_code_of(value)]
+            value.model_json_schema()
+            if issubclass(value, BaseModel)
+            else [path_of(value), *class_code(value)]
         )
     if isinstance(value, FunctionType | MethodType):
         return code_of(value)
@@ -104,7 +106,7 @@ def _of_object(value: Any) -> Any:
     own: Any = getattr(value, "version", None)
     if isinstance(own, str | int):
         return [path_of(kind), str(own)]
-    kept = _kept_by(value)
+    kept = kept_by(value)
     return [*plain(kind), kept] if kept else plain(kind)
 
 
@@ -129,7 +131,7 @@ version. They are not asked for their own `==` and `hash`."""
 _kept_lock = RLock()
 
 
-def _kept_by(thing: Any) -> Any:
+def kept_by(thing: Any) -> Any:
     """The arguments of its constructor that an object keeps as they are or behind `_`, as far as they are data."""
     key = id(thing)
     with _kept_lock:
@@ -221,7 +223,7 @@ def _is_data(name: str, cell: Any) -> bool:
         return False
 
 
-def _code_of(kind: type) -> Iterator[Any]:
+def class_code(kind: type) -> Iterator[Any]:
     """The code of a class and of its base classes, as far as it is a user's own."""
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] in _NOT_USERS:

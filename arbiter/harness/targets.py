@@ -407,7 +407,7 @@ class GraphTarget:
     def _code(self) -> str:
         from arbiter.linting._code import code_behind  # for graphs that no file names
 
-        return version_of(code_behind(_bodies(self._first)))
+        return version_of(code_behind(self._first))
 
     def history(self, thread_id: str) -> RunHistory | None:
         return self._core.recorder.of_thread(thread_id)
@@ -456,19 +456,6 @@ def _names(graph: Any, prefix: str = "") -> Iterator[str]:
         for inner in node.subgraphs or ():
             if isinstance(inner, Pregel):
                 yield from _names(inner, f"{prefix}{name}/")
-
-
-def _bodies(graph: Any) -> Iterator[Any]:
-    """What a graph runs: the bodies of its nodes and its conditional edges, also those of subgraphs."""
-    for node in graph.nodes.values():
-        yield node.bound
-        for inner in node.subgraphs or ():
-            if isinstance(inner, Pregel):
-                yield from _bodies(inner)
-    builder = getattr(graph, "builder", None)
-    for branches in () if builder is None else builder.branches.values():
-        for branch in branches.values():
-            yield branch.path
 
 
 def _output_of(state: Any, key: str | None) -> Any:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FunctionType, UnionType
+from types import CodeType, FunctionType, MethodType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+from langchain_core.language_models import BaseLanguageModel
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langgraph.pregel import Pregel
 from langgraph.types import Command, Send, interrupt
+from pydantic import BaseModel
 
-from arbiter._values.versions import is_constant
+from arbiter._values.versions import class_code, is_constant, kept_by, plain
 
 _FRAMEWORK = ("langchain", "langgraph", "langsmith", "pydantic")
 _DEPTH = 3
@@ -70,34 +77,124 @@ def look_at(runnable: Any) -> Look:
     return seen
 
 
-def code_behind(runnables: Iterable[Any]) -> list[Any]:
-    """The user's functions that bodies and branches consist of, with the texts that each of them names, and the
-    functions that they call, a few calls deep. `__name__` and its like are no such texts: a script has others than
-    the same module imported. Python's own functions and those of other packages may be of another version elsewhere.
+def code_behind(graph: Pregel[Any, Any, Any, Any]) -> list[Any]:
+    """The user's functions that a graph consists of, with the texts and constants that each of them names, and the
+    functions that they call, a few calls deep; then what frameworks hold for them, such as prompts. `__name__` and its
+    like are no such texts: a script has others than the same module imported. Python's own functions and those of
+    other packages may be of another version elsewhere.
     """
-    bodies = list(itertools.chain.from_iterable(_functions(each, 0) for each in runnables))
+    seen: dict[int, Any] = {}
+    held = list(_held(graph, "", seen))
+    bodies = [each for each in held if isinstance(each, FunctionType)]
     own = set(map(_package, bodies))
 
     def is_foreign(function: FunctionType) -> bool:
-        package = _package(function)
-        is_installed = not _INSTALLED.isdisjoint(Path(function.__code__.co_filename).parts)
-        is_of_others = is_installed or package in sys.stdlib_module_names
-        return _is_framework(function) or (package not in own and is_of_others)
+        is_of_others = _is_installed(function, function.__code__.co_filename)
+        return _is_framework(function) or (_package(function) not in own and is_of_others)
 
-    return [[function, _constants(function)] for function in _called(bodies, is_foreign)]
-
-
-def _package(function: FunctionType) -> str:
-    return str(function.__module__).partition(".")[0]
+    found = [[function, _constants(function, seen)] for function in _called(bodies, is_foreign)]
+    return [*found, *(each for each in held if not isinstance(each, FunctionType))]
 
 
-def _constants(function: FunctionType) -> dict[str, str]:
-    return {
-        name: value
-        for code in _codes(function.__code__)
-        for name, value in _named(code, function)
-        if isinstance(value, str) and is_constant(name, value) and not name.startswith("__")
-    }
+def _package(thing: FunctionType | type) -> str:
+    return str(thing.__module__).partition(".")[0]
+
+
+def _is_installed(thing: FunctionType | type, path: str) -> bool:
+    """True for code of Python's own or of an installed package, in a file of that path."""
+    return _package(thing) in sys.stdlib_module_names or not _INSTALLED.isdisjoint(Path(path).parts)
+
+
+def _constants(function: FunctionType, seen: dict[int, Any]) -> dict[str, Any]:
+    """The texts that a function names, its constants, which have names in capitals, and the prompts and tools."""
+    found: dict[str, Any] = {}
+    for code in _codes(function.__code__):
+        for name, value in _named(code, function):
+            if (isinstance(value, str) or name.isupper()) and is_constant(name, value):
+                if not name.startswith("__"):
+                    found[name] = value
+            elif isinstance(value, Runnable | BaseMessage) and (held := list(_held(value, name, seen))):
+                found[name] = held
+    return found
+
+
+def _held(thing: Any, name: str, seen: dict[int, Any]) -> Iterator[Any]:
+    """The user's parts of a body, or of something in it that has this name: functions, also such as middleware behind
+    a framework's own, prompts, tools with their descriptions, schemas of answers, arguments of partial functions and
+    of objects. A chat model has none: it is no part of the code.
+    """
+    if thing is None or id(thing) in seen or isinstance(thing, BaseLanguageModel):
+        return
+    seen[id(thing)] = thing  # kept, so that no other object gets its id
+    target: Any = thing
+    if isinstance(thing, str):
+        if _PROMPT.search(name):
+            yield thing
+    elif isinstance(thing, BaseMessage):
+        yield plain(target.content)
+    elif isinstance(thing, Pregel):
+        for body in _bodies(target):
+            yield from _held(body, name, seen)
+    elif isinstance(thing, list | tuple | dict):
+        for part in target.values() if isinstance(thing, dict) else target:
+            yield from _held(part, name, seen)
+    elif isinstance(thing, functools.partial):
+        yield from _held(target.func, name, seen)
+        given: dict[str, Any] = {
+            **{str(at): value for at, value in enumerate(target.args)},
+            **target.keywords,
+        }
+        if isinstance(target.func, FunctionType) and not _is_framework(target.func):
+            yield from (plain(value) for key, value in given.items() if is_constant(key, value))
+        else:
+            yield from _held(given, name, seen)
+    elif isinstance(thing, MethodType):
+        yield from _held(target.__func__, name, seen)
+        yield from _held(target.__self__, name, seen)
+    elif isinstance(thing, FunctionType):
+        if not _is_framework(thing):
+            yield thing
+            return
+        for variable, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
+            try:
+                value = cell.cell_contents
+            except ValueError:  # not filled yet
+                continue
+            yield from _held(value, variable, seen)
+    elif isinstance(thing, type):
+        if issubclass(target, BaseModel) and not _is_framework(target):
+            yield plain(target)
+    else:
+        if isinstance(thing, BaseTool):
+            yield [thing.name, thing.description]
+        kind: Any = cast(Any, type(thing))
+        if _is_framework(kind):
+            for part in _PARTS:
+                yield from _held(getattr(thing, part, None), part, seen)
+        elif not _is_installed(kind, getattr(sys.modules.get(kind.__module__), "__file__", None) or ""):
+            own: Any = getattr(thing, "version", None)
+            told = [own] if isinstance(own, str | int) else [*class_code(kind), kept_by(thing)]
+            yield from filter(None, told)
+            for method in ("__call__", "invoke"):
+                yield from _held(getattr(kind, method, None), method, seen)
+
+
+def _bodies(graph: Any) -> Iterator[Any]:
+    """The bodies of a graph's nodes, its subgraphs, and its conditional edges."""
+    for node in graph.nodes.values():
+        yield node.bound
+        yield from (inner for inner in node.subgraphs or () if isinstance(inner, Pregel))
+    builder = getattr(graph, "builder", None)
+    for branches in () if builder is None else builder.branches.values():
+        for branch in branches.values():
+            yield branch.path
+
+
+_PROMPT = re.compile("prompt|template|system|instruction")
+_PARTS = (
+    "func", "afunc", "coroutine", "bound", "steps", "tools_by_name", "messages", "prompt", "template", "schema",
+)  # fmt: skip
+"""The attributes of a framework's objects that hold what is the user's."""
 
 
 def _functions(runnable: Any, depth: int) -> Iterator[FunctionType]:
@@ -176,8 +273,8 @@ def _texts(values: Iterable[Any], depth: int = 0) -> Iterator[str]:
             yield from _texts(_inside(value), depth + 1)
 
 
-def _is_framework(function: FunctionType) -> bool:
-    return _package(function).startswith(_FRAMEWORK)
+def _is_framework(thing: FunctionType | type) -> bool:
+    return _package(thing).startswith(_FRAMEWORK)
 
 
 def _return_hint(function: FunctionType) -> Any:

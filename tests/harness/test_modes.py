@@ -9,12 +9,17 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType]
+from langchain.agents.middleware import dynamic_prompt
 from langchain_core.messages import AIMessage
-from langgraph.graph import END, START, StateGraph
+from langchain_core.prompts import ChatPromptTemplate
+from langgraph.graph import END, START, MessagesState, StateGraph
 
 from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.evaluators import JudgeEvaluator
@@ -26,7 +31,7 @@ from arbiter.harness.reports.markdown import render
 from arbiter.harness.reports.report import load_report
 from arbiter.models import ChatJudge, RecordingError
 from tests.harness.test_spending import GRADE, Asking, model
-from tests.scripted import Named
+from tests.scripted import Named, ScriptedTools
 from tests.support import Judge, Spy, State, chain
 
 CASES = [Case("a", {"log": []}), Case("b", {"log": ["b"]})]
@@ -169,6 +174,89 @@ def test_other_code_of_a_graph_makes_its_answers_stale(
             assert first != {"log": ["Answer.by a helper"]}
 
 
+class Greeter:
+    """A node that keeps its prompt."""
+
+    def __init__(self, prompt: str) -> None:
+        self.prompt = prompt
+        self.greeted: list[str] = []
+
+    def greet(self, state: Any) -> Any:
+        self.greeted.append(self.prompt)
+        return {"messages": [AIMessage(self.prompt)]}
+
+
+def first_k(state: Any, *, k: int) -> Any:
+    return {"messages": [AIMessage("a" * k)]}
+
+
+TOP_K = 3
+
+
+def first_of_all(state: Any) -> Any:
+    return {"messages": [AIMessage("a" * TOP_K)]}
+
+
+def agent(prompt: str, *, tool: str = "Say it.", dynamic: str | None = None) -> Any:
+    def say(text: str) -> str:
+        return text
+
+    @dynamic_prompt
+    def of_today(request: Any) -> str:
+        return f"{dynamic}"
+
+    say.__doc__ = tool
+    middleware: list[Any] = [] if dynamic is None else [of_today]
+    return create_agent(ScriptedTools(answers=["Hi."]), [say], system_prompt=prompt, middleware=middleware)
+
+
+def of_one(node: Any) -> Any:
+    return StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile()
+
+
+def as_update(said: AIMessage) -> dict[str, Any]:
+    return {"messages": [said]}
+
+
+def asking(prompt: str) -> Any:
+    prompt_of = {"asked": itemgetter("messages")} | ChatPromptTemplate.from_template(prompt)
+    return of_one(prompt_of | ScriptedTools(answers=["Hi."]) | as_update)
+
+
+def calling(graph: Any) -> Any:
+    def call(state: Any) -> Any:
+        return graph.invoke(state)
+
+    return of_one(call)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (lambda: agent("Be brief."), lambda: agent("Be kind.")),
+        (lambda: calling(agent("Be brief.")), lambda: calling(agent("Be kind."))),
+        (lambda: agent("Be brief."), lambda: agent("Be brief.", tool="Shout it.")),
+        (lambda: agent("", dynamic="Be brief."), lambda: agent("", dynamic="Be kind.")),
+        (lambda: asking("Be brief."), lambda: asking("Be kind.")),
+        (lambda: of_one(Greeter("Hi.").greet), lambda: of_one(Greeter("Hello.").greet)),
+        (lambda: of_one(partial(first_k, k=1)), lambda: of_one(partial(first_k, k=2))),
+        (lambda: of_one(first_of_all), None),
+    ],
+    ids=["prompt", "inner graph", "tool", "middleware", "template", "object", "partial", "constant"],
+)
+def test_other_prompts_and_arguments_of_a_graph_make_its_answers_stale(
+    before: Any, after: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in no code of the user's nodes: LangChain, an object or a partial function keeps them."""
+    suite = Suite("own", [Case("a", {"messages": [{"role": "user", "content": "Hi"}]})])
+    suite.run(before(), mode="record")
+    assert suite.run(before(), mode="mock").rows["completed"].mean == 1
+    if after is None:
+        monkeypatch.setitem(globals(), "TOP_K", 4)
+    with pytest.raises(RecordingError, match="the code of its nodes changed"):
+        suite.run((after or before)(), mode="mock")
+
+
 def test_recording_asks_only_missing_questions() -> None:
     plan, judge = Spy("plan"), model(GRADE)
     suite(judge=judge).run(graph(plan), mode="record")
@@ -191,7 +279,7 @@ def test_what_failed_when_it_was_recorded_is_asked_again(down: str) -> None:
     assert suite(judge=judge).run(graph(plan), mode="record").rows["good"].n == 0
     judge.answers[:], plan.update = answers, update
     suite(judge=judge).run(graph(plan), mode="record")
-    assert suite(judge=judge).run(graph(Spy("plan")), mode="mock").rows["good"].n == 2
+    assert suite(judge=judge).run(graph(plan), mode="mock").rows["good"].n == 2
 
 
 def test_a_failure_that_a_case_expects_is_recorded_once() -> None:
