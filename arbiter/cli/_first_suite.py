@@ -43,7 +43,8 @@ def write_first_suite(target: str | None, *, github: bool, allow: Sequence[str])
         texts[root / WORKFLOW] = _workflow(folder)
     for path in texts:
         if path.exists():
-            raise ConfigurationError(f"{path} already exists, and nothing was written. Remove it first.")
+            way = ", or copy its job for another folder" if path.name == WORKFLOW.name else ""
+            raise ConfigurationError(f"{path} already exists, and nothing was written. Remove it first{way}.")
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -506,7 +506,7 @@ def test_a_project_in_a_folder_of_a_repository_gets_its_workflow_where_github_lo
     assert {"apps/desk/**.py", "apps/desk/suites/**", ".github/workflows/evaluate.yml"} <= set(paths)
     assert len([path for path in paths if not path.startswith("apps/desk/")]) == 1
     assert text.count("hashFiles('apps/desk/.arbiter/evals/*/run.json')") == 2
-    assert "already exists" in Said("init", "--github").err
+    assert "Remove it first, or copy its job for another folder." in Said("init", "--github").err
 
 
 def asked_by(script: str, project: Path) -> str:
