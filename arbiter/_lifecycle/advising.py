@@ -53,18 +53,19 @@ def advise(run: NodeRun) -> Steps:
 
 def _add_block(run: NodeRun, members: Sequence[tuple[str, Advisor, Any]]) -> None:
     id, lead, _ = members[0]
+    names = frozenset(advisor.name for _, advisor, _ in members)
     try:
-        _give(run, lead, lead.compose([advice for _, _, advice in members]), id)
+        _give(run, lead, lead.compose([advice for _, _, advice in members]), id, names)
     except Exception as exc:
         run.record.failed(f"advisor {lead.name}", describe(exc))
 
 
-def _give(run: NodeRun, advisor: Advisor, advice: Any, id: str) -> None:
+def _give(run: NodeRun, advisor: Advisor, advice: Any, id: str, block: frozenset[str] = frozenset()) -> None:
     """Add advice to the node's input, or keep it for the nodes inside."""
     if not run.is_graph:
         add_transient(run, advice, id, key=advisor.messages_key)
     elif not _is_nothing(advice):
-        run.handed = (*run.handed, DelegatedAdvice(advisor.name, advice, id, advisor.messages_key))
+        run.handed = (*run.handed, DelegatedAdvice(advisor.name, advice, id, advisor.messages_key, block))
 
 
 def _is_nothing(advice: Any) -> bool:
@@ -72,8 +73,13 @@ def _is_nothing(advice: Any) -> bool:
 
 
 def _take_inherited(run: NodeRun) -> None:
-    """Add the advice for the graph around this node, as far as the node's input has a place for it."""
+    """Add the advice for the graph around this node, as far as the node's input has a place for it. A node that
+    asks all advisors of a block itself needs it only once."""
+    asked = {registration.name for registration in run.plan.advisors}
     for handed in run.inherited:
+        if handed.block and handed.block <= asked:
+            handed.taken = True
+            continue
         try:
             add_transient(run, handed.advice, handed.id, key=handed.messages_key)
         except TypeError:

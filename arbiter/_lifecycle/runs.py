@@ -90,6 +90,8 @@ class DelegatedAdvice:
     advice: Any
     id: str
     messages_key: str
+    block: frozenset[str] = frozenset()
+    """The advisors whose answers it combines."""
     taken: bool = False
 
 
