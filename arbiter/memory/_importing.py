@@ -94,7 +94,7 @@ class Import:
         parts: Any = given
         if isinstance(given, Mapping):
             if self._is_flat(given, "the export"):
-                yield from self._of_export(parts, "")
+                yield from self._of_mapping(parts)
             return
         if isinstance(given, str | bytes) or not isinstance(given, Iterable):
             self.mistakes.append(f"expected an export, or a list of records, got {given!r:.80}.")
@@ -105,10 +105,15 @@ class Import:
                 continue
             if not isinstance(part, Mapping):
                 self.mistakes.append(f"{where}: expected a mapping, got {part!r:.80}.")
-            elif "claim" in part:
-                yield from self._of_claim(fields, where)
             else:
-                yield from self._of_export(fields, f"{where}.")
+                yield from self._of_mapping(fields, where)
+
+    def _of_mapping(self, given: Mapping[str, Any], where: str = "") -> Iterable[Planned]:
+        """An export if it has one of its lists, else a claim."""
+        if "claim" in given or given.keys().isdisjoint(_LISTS):
+            yield from self._of_claim(given, where or "record")
+        else:
+            yield from self._of_export(given, f"{where}." if where else "")
 
     def _is_flat(self, value: Any, where: str) -> bool:
         if is_deep := _is_deeper(value, _DEEPEST):

@@ -181,9 +181,10 @@ def test_all_bad_records_are_reported_with_index_and_field_and_nothing_is_import
         {"entity_id": "", "claim": "Ada bakes"},
         {"entity_id": "ada", "claim": f"The key is {SECRET}"},
         {"entity_id": "ada", "claim": "Ada bakes", "sluice": "x"},
-        {"entity_id": "ada", "agent_id": "other"},
+        {"entity_id": "ada", "agent_id": "other", "facts": []},
         "a text",
         export,
+        {"entity_id": "ada", "clam": "Ada bakes"},
     ]
     with pytest.raises(ParameterError) as caught:
         known.import_(records)
@@ -200,10 +201,22 @@ def test_all_bad_records_are_reported_with_index_and_field_and_nothing_is_import
         "records[7].status[0].state: expected one of 'active'",
         "records[7].goals[0].name: it is missing",
         f"records[7].thoughts[{len(export['thoughts']) - 1}]: expected a mapping",
+        "records[8].clam: there is no such field. Did you mean 'claim'?",
+        "records[8].claim: it is missing",
     ):
         assert wanted in told
     assert SECRET not in told
     assert known.facts("ada", None) == known.facts("user-1", None) == []
+
+
+def test_a_single_claim_needs_no_list() -> None:
+    known = memory()
+    assert known.import_({"entity_id": "ada", "claim": "Ada bakes"}) == 1
+    assert [fact.claim for fact in known.facts("ada")] == ["Ada bakes"]
+    with pytest.raises(
+        ParameterError, match=r"record\.text: there is no such field.*record\.claim: it is missing"
+    ):
+        known.import_({"entity_id": "ada", "text": "Ada bakes"})
 
 
 @pytest.mark.parametrize("kind", ["status", "profiles", "relationships", "goals", "thoughts", "own_names"])
