@@ -38,7 +38,7 @@ async def test_a_move_in_the_future_takes_effect_then(
     assert await chat.known() == [SEATTLE]
     assert sorted(await chat.notes("Where do I live?")) == [
         f"[conf=0.60, 2026-03-14, from 2027-01-01] {PORTLAND}",
-        f"[conf=0.60, 2026-03-14, until 2027-01-01] {SEATTLE}",
+        f"[conf=0.60, 2026-03-14, until 2026-12-31] {SEATTLE}",
     ]
     assert await chat.trust() == 50
 
@@ -207,6 +207,9 @@ async def test_a_date_is_one_of_the_clocks_zone() -> None:
     assert f"[conf=0.60, 2026-12-30, from 2027-01-01] {PORTLAND}" in await chat.notes()
     chat.clock.now = datetime(2027, 1, 1, tzinfo=tokyo)
     assert await chat.known() == [PORTLAND]
+    chat.clock.now = datetime(2027, 1, 2, 1, tzinfo=tokyo)
+    await chat.say("From January on I live in Portland.")
+    assert await chat.notes() == [f"[conf=0.72, 2027-01-02] {PORTLAND}"]
 
 
 @pytest.mark.parametrize("hours", [9, -8])
@@ -259,7 +262,7 @@ async def test_an_end_of_validity_is_respected(any_store: BaseStore) -> None:
     chat = Chat({"Rome until Friday": stay}, store=any_store)
     await chat.say("I'm in Rome until Friday.")
     chat.clock.now = datetime(2026, 3, 20, 23, tzinfo=UTC)
-    assert await chat.notes() == ["[conf=0.60, 2026-03-14, until 2026-03-21] User is in Rome"]
+    assert await chat.notes() == ["[conf=0.60, 2026-03-14, until 2026-03-20] User is in Rome"]
     chat.clock.now = datetime(2026, 3, 21, tzinfo=UTC)
     assert (await chat.known(), await chat.notes()) == ([], [])
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from arbiter.evaluators._outputs import checked_number
@@ -140,14 +140,19 @@ class FactsProvider(Provider):
 def line_of(fact: Fact, now: datetime, *, about: str = "") -> str:
     """A fact as one line: `[conf=0.93, 2026-01-31] User lives in Seattle`.
 
-    Dates to come are in it: `[conf=0.60, 2026-01-31, from 2027-01-01]`, or `until`. `about` is the name of a
-    subject other than the user: `[conf=0.93, 2026-01-31] (about Bob) Lives in Seattle`.
+    Dates to come are in it: `[conf=0.60, 2026-01-31, from 2027-01-01]`, or `until` and the last day. `about` is
+    the name of a subject other than the user: `[conf=0.93, 2026-01-31] (about Bob) Lives in Seattle`.
     """
+
+    def day(when: datetime) -> str:
+        return time_in(when, now.tzinfo).date().isoformat()
+
     label = f"(about {one_line(about, 100)}) " if about else ""
-    dates = [fact.last_seen_at.date().isoformat()]
-    for word, when in (("from", fact.valid_from), ("until", fact.valid_to)):
-        if when is not None and when > now:
-            dates.append(f"{word} {time_in(when, now.tzinfo).date().isoformat()}")
+    dates = [day(fact.last_seen_at)]
+    if fact.valid_from is not None and fact.valid_from > now:
+        dates.append(f"from {day(fact.valid_from)}")
+    if fact.valid_to is not None and fact.valid_to > now:
+        dates.append(f"until {day(fact.valid_to - timedelta(microseconds=1))}")
     line = f"[conf={fact.confidence:.2f}, {', '.join(dates)}] {label}{one_line(fact.claim)}"
     return line if fact.state == "active" else f"{line} {CONFLICTING}"
 
