@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from arbiter._values.states import FrozenList, freeze
+from arbiter._values.states import ROOT, FrozenList, freeze
 from arbiter.memory._secrets import redacted
 from arbiter.redaction._texts import MOST_CHARACTERS
 
@@ -72,6 +72,17 @@ def window(messages: Sequence[BaseMessage], length: int, *, end: int | None = No
         if counts(messages[place]):
             found.append(messages[place])
     return found[::-1]
+
+
+def misplaced(state: Mapping[str, Any], key: str) -> str | None:
+    """The cause of what cannot work, if a state has its messages under another key than the cycle's."""
+    for other, value in state.items() if key not in state else ():
+        if other != ROOT and isinstance(value, list) and value and isinstance(value[-1], BaseMessage):
+            return (
+                f"the state has no {key!r}, and messages at {other!r}. "
+                f"Give the EvaluationCycle messages_key={other!r}"
+            )
+    return None
 
 
 def list_of(value: Mapping[str, Any], key: str) -> list[Any]:

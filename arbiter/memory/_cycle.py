@@ -35,7 +35,16 @@ from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, RunHistory
 from arbiter.memory._characters import Character
 from arbiter.memory._context import EvalContext, NotAvailableError, silent
-from arbiter.memory._conversation import Shown, counts, heard, originals, responded, text_of, window
+from arbiter.memory._conversation import (
+    Shown,
+    counts,
+    heard,
+    misplaced,
+    originals,
+    responded,
+    text_of,
+    window,
+)
 from arbiter.memory._entities import Entities, Entity, participants
 from arbiter.memory._evaluators import CognitiveEvaluator
 from arbiter.memory._notes import key_of_messages
@@ -158,6 +167,9 @@ class EvaluationCycle(EvaluatorGroup):
         seconds("after_idle_s", after_idle_s)
         if not callable(clock):
             raise wrong("clock", f"expected a function that returns an aware time, got {clock!r:.80}.")
+        now: Any = clock()
+        if not isinstance(now, datetime) or now.tzinfo is None:
+            raise wrong("clock", f"expected aware times, got {now!r:.80}. Write lambda: datetime.now(UTC).")
         if not isinstance(is_private, bool) and not callable(is_private):
             raise wrong(
                 "is_private", f"expected True, False or a function of the config, got {is_private!r:.80}."
@@ -395,6 +407,7 @@ class EvaluationCycle(EvaluatorGroup):
             character=self.character,
             entities=self.entities,
             is_private=self._private(config),
+            messages_key=self.messages_key,
             fact_rules=self.fact_rules,
             **call,
         )
@@ -598,7 +611,7 @@ class EvaluationCycle(EvaluatorGroup):
                 asked.append(evaluator)
             else:
                 trace[evaluator.name] = EvaluatorTrace(evaluator.name, "gate", *refusal)
-                if (cause := _CAUSES.get(refusal[2]) or self._misplaced(ctx)) is not None:
+                if (cause := _CAUSES.get(refusal[2]) or misplaced(ctx.state, self.messages_key)) is not None:
                     idle.setdefault(NO_CYCLE if isinstance(self, _DefaultCycle) else cause, []).append(
                         evaluator.name
                     )
@@ -613,16 +626,6 @@ class EvaluationCycle(EvaluatorGroup):
             else:
                 trace[evaluator.name] = EvaluatorTrace(evaluator.name, "gate", status, answer.ms, detail)
         return passed
-
-    def _misplaced(self, ctx: EvalContext) -> str | None:
-        """The cause, if the state has its messages under another key than the cycle's."""
-        for key, value in ctx.state.items() if self.messages_key not in ctx.state else ():
-            if isinstance(value, list) and value and isinstance(value[-1], BaseMessage):
-                return (
-                    f"the state has no {self.messages_key!r}, and messages at {key!r}. "
-                    f"Give the EvaluationCycle messages_key={key!r}"
-                )
-        return None
 
     def _refusal(self, evaluator: NodeEvaluator, ctx: EvalContext) -> tuple[str, float, str] | None:
         """The status, time and detail of a trace if an evaluator is refused before `validate`, else None."""

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Any
 
 import pytest
@@ -828,6 +829,7 @@ def _messages(chunk: Any) -> Any:
         ("messages_key", 3),
         ("store", {}),
         ("max_context_chars", 0),
+        ("clock", lambda: datetime.fromisoformat("2026-03-14")),
     ],
 )
 def test_a_wrong_option_is_refused_at_once(option: str, value: Any) -> None:

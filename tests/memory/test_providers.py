@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -18,9 +18,12 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.store.base import BaseStore, Op
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
+from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from arbiter import ArbiterOS, History, RegistrationError
 from arbiter.memory import EvaluationCycle
@@ -706,6 +709,14 @@ class Cycle:
         return None if self.ctx is None else replace(self.ctx, messages=state["messages"])
 
 
+class Talk(TypedDict):
+    talk: Annotated[list[Any], add_messages]
+
+
+class TypedTalk(BaseModel):
+    talk: Annotated[list[Any], add_messages] = []
+
+
 class Speaker:
     def __init__(self) -> None:
         self.heard: list[list[str]] = []
@@ -749,6 +760,49 @@ def test_a_node_receives_one_block_and_the_state_never_holds_it(mode: str) -> No
     saved = app.get_state(THREAD).values["messages"]
     assert [str(message.text) for message in saved] == ["Hi", "ok"]
     assert "cat" not in repr([*app.get_state_history(THREAD)])
+
+
+@MODES
+@pytest.mark.parametrize("state", [Talk, TypedTalk])
+def test_the_block_goes_to_the_messages_under_the_cycles_key(state: Any, mode: str) -> None:
+    store = InMemoryStore()
+    heard: list[list[str]] = []
+
+    def speak(given: Any) -> Any:
+        talk: list[Any] = dict(given)["talk"]
+        heard.append([str(message.text) for message in talk])
+        return {"talk": [AIMessage("ok")]}
+
+    builder: Any = StateGraph(state)
+    builder.add_node("speak", speak)
+    builder.add_edge(START, "speak")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluation_cycle(cycle := EvaluationCycle(store=store, messages_key="talk"))
+    arbiter_os.add_advisor(FactsProvider())
+    cycle.memory.remember(USER, "User has a cat")
+    said = {"talk": [HumanMessage("Hi", id="h1")]}
+    run(arbiter_os.govern(builder.compile()), said, {"configurable": {"user_id": USER}}, mode=mode)
+    assert [len(each) for each in heard] == [2]
+    assert "User has a cat" in heard[0][0]
+
+
+@MODES
+@pytest.mark.parametrize("target", [None, ["agent"]])
+def test_an_agent_inside_a_graph_receives_a_note_once(target: Sequence[str] | None, mode: str) -> None:
+    """Also from providers without a target, which the agent's own node asks, too."""
+    body = Speaker()
+    agent: Any = StateGraph(Chat).add_node("speak", body).add_edge(START, "speak").compile()
+    graph: Any = StateGraph(Chat).add_node("agent", agent).add_edge(START, "agent").compile()
+    store = InMemoryStore()
+    remember(store, fact("a", "User has a cat"))
+    arbiter_os = ArbiterOS()
+    cycle = Cycle(context(store))
+    for provider in (FactsProvider, TimeProvider):
+        arbiter_os.add_advisor(provider(target_nodes=target, cycle=cycle))
+    run(arbiter_os.govern(graph), HELLO, THREAD, mode=mode)
+    assert [text.count("User has a cat") for text in body.heard[0]] == [1, 0]
+    assert "## Now" in body.heard[0][0]
+    assert not any(item.errors for item in arbiter_os.history.items())
 
 
 def test_a_sync_graph_in_a_running_event_loop_receives_it_too() -> None:

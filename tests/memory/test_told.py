@@ -128,7 +128,9 @@ def test_a_handler_that_asks_for_what_is_missing_is_reported(
 
 
 @MODES
-def test_providers_without_a_cycle_or_store_are_reported(caplog: pytest.LogCaptureFixture, mode: str) -> None:
+def test_providers_without_a_cycle_or_store_or_messages_are_reported(
+    caplog: pytest.LogCaptureFixture, mode: str
+) -> None:
     talk(FactsProvider(), mode=mode)
     [told] = warnings_in(caplog)
     assert told.startswith("provider 'facts' cannot work: no EvaluationCycle was added.")
@@ -136,6 +138,12 @@ def test_providers_without_a_cycle_or_store_are_reported(caplog: pytest.LogCaptu
     talk(FactsProvider(), TimeProvider(), cycle=EvaluationCycle(), mode=mode)
     [told] = warnings_in(caplog)
     assert told.startswith("provider 'facts' cannot work: there is no store.")
+    caplog.clear()
+    talk(FactsProvider(), cycle=EvaluationCycle(store=InMemoryStore(), messages_key="chat"), mode=mode)
+    [told] = warnings_in(caplog)
+    assert told.startswith(
+        "provider 'facts' cannot work: the state has no 'chat', and messages at 'messages'."
+    )
 
 
 # Models -------------------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ from langchain_core.messages import BaseMessage
 from langgraph.config import get_config
 
 from arbiter._threads.deadlines import LOOP, within
+from arbiter._values.states import ROOT
 from arbiter.advice import Advisor
 from arbiter.errors import ArbiterError, RegistrationError
 from arbiter.history._items import History
 from arbiter.instructions import Instruction
 from arbiter.memory._characters import Character
 from arbiter.memory._context import NotAvailableError
-from arbiter.memory._conversation import Shown, text_of, window
+from arbiter.memory._conversation import Shown, misplaced, text_of, window
 from arbiter.memory._entities import Entity
 from arbiter.memory._off_record import without_hidden
 from arbiter.memory._outcomes import call
@@ -53,6 +54,7 @@ class ProviderContext:
     and those that were forgotten, and with the head and the tail of long texts; `query` is the text of the last
     few, for searches. `entity_id` is the user; `entities` are participants known beforehand. `known_ids` returns
     the ids of records by those of messages, because a thread without a checkpointer has other ids in each run.
+    `messages_key` is where the state has the conversation; the notes go there.
     """
 
     store: MemoryStore | None
@@ -65,6 +67,7 @@ class ProviderContext:
     entities: Sequence[Entity] = ()
     is_private: bool = False
     query: str = ""
+    messages_key: str = "messages"
     fact_rules: Any = None
     known_ids: Callable[[], Awaitable[Mapping[str, str]]] | None = field(default=None, repr=False)
 
@@ -179,8 +182,16 @@ class Provider(Advisor):
         if not hasattr(cycle, "provider_context"):
             self.told.missing("provider", [self.name], NO_CYCLE)
             return None
+        if _is_calls(state.get(ROOT)):
+            return None
         ctx: ProviderContext | None = cycle.provider_context(history, state)
-        return None if ctx is None else (ctx, cycle.max_context_chars)
+        if ctx is None:
+            return None
+        if ctx.messages_key in state:
+            self.messages_key = ctx.messages_key
+        elif (cause := misplaced(state, ctx.messages_key)) is not None:
+            self.told.missing("provider", [self.name], cause)
+        return ctx, cycle.max_context_chars
 
     def _said(self, section: Section, max_chars: int) -> Section | None:
         if section.error:
@@ -188,6 +199,12 @@ class Provider(Advisor):
         if section.result is None or not section.result.text.strip():
             return None
         return replace(section, max_chars=max_chars)
+
+
+def _is_calls(sent: Any) -> bool:
+    """True for the tool calls that an agent sends to a node in place of a state: they have no place for notes."""
+    parts: Any = sent
+    return isinstance(sent, list) and any(isinstance(part, Mapping) for part in parts)
 
 
 async def _on_record(ctx: ProviderContext) -> ProviderContext:
