@@ -563,7 +563,7 @@ _get = cast(Any, dict.get)
 _init = cast(Any, dict.__init__)
 
 
-class _Whole:
+class Whole:
     """Methods that read a whole view. They go through the view's own methods, which C code would bypass."""
 
     __slots__ = ()
@@ -599,7 +599,7 @@ class _Whole:
     __hash__ = None  # type: ignore[assignment]
 
 
-class SeenDict(_Whole, FrozenDict):
+class SeenDict(Whole, FrozenDict):
     """A frozen dict that remembers the values that it has returned.
 
     `kept()` returns these as they were then, and all other values as they are now.
@@ -635,7 +635,7 @@ class SeenDict(_Whole, FrozenDict):
         return dict(dict[str, Any].items(self)) | self.changed()
 
 
-class SeenList(_Whole, FrozenList):
+class SeenList(Whole, FrozenList):
     """Like `SeenDict`, for a list."""
 
     __slots__ = ("returned",)

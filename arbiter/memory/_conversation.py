@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from arbiter._values.states import ROOT, FrozenList, freeze
+from arbiter._values.states import ROOT, FrozenList, Whole, freeze
 from arbiter.memory._secrets import redacted
 from arbiter.redaction._texts import MOST_CHARACTERS
 
@@ -155,7 +155,7 @@ def originals(messages: Sequence[BaseMessage]) -> Sequence[BaseMessage]:
     return messages.originals if isinstance(messages, Shown) else messages
 
 
-class ShownList(FrozenList):
+class ShownList(Whole, FrozenList):
     """A read-only list of messages in a state, as memory works with them."""
 
     __slots__ = ()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -127,6 +129,11 @@ def test_a_secret_reaches_nothing_of_memory(
             ctx.state["messages"][0],
         ]
         seen.extend(str(message.content) for message in shown)
+        whole = ctx.state["messages"]
+        seen.extend(
+            map(repr, [whole, ctx.state, whole[:], copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))])
+        )
+        assert whole == [*whole]
 
     arbiter_os = ArbiterOS()
     arbiter_os.add_evaluation_cycle(cycle)
