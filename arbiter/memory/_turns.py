@@ -136,6 +136,11 @@ def written(output: Any, key: str) -> list[Any]:
     return written(state[ROOT], key) if isinstance(output, Command) and ROOT in state else list_of(state, key)
 
 
+def has_structured_response(output: Any) -> bool:
+    """True if an agent of LangChain has answered in the form of a schema: the message is a call, without a text."""
+    return as_state(output).get("structured_response") is not None
+
+
 def given(state: Mapping[str, Any], key: str) -> list[Any]:
     """The messages of a node's input.
 

@@ -7,12 +7,14 @@ from typing import Any, cast
 
 import pytest
 from langchain.agents import create_agent as create_langchain_agent  # pyright: ignore[reportUnknownVariableType]
+from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.store.memory import InMemoryStore
+from pydantic import BaseModel
 
 from arbiter import ArbiterOS, ConfigurationError
 from arbiter.checkers import ToolsChecker
@@ -138,6 +140,27 @@ def test_they_work_in_create_agent_with_one_govern(mode: str) -> None:
     assert not any(item.errors for item in arbiter_os.history.items())
     assert "Ada lives in Oslo" in str(state["messages"][2].content)
     assert state["messages"][-1].text == "In Oslo."
+
+
+class Reply(BaseModel):
+    """What the agent says."""
+
+    text: str
+
+
+@MODES
+def test_an_agent_that_answers_in_the_form_of_a_schema_has_responded(mode: str) -> None:
+    """Its answer is a call of a tool, for models without an output of their own for schemas."""
+    model: Any = ScriptedTools(answers=[tool_call("Reply", {"text": "Noted."})])
+    listener = Scripted(answers=[answer("Ada lives in Oslo")])
+    cycle = EvaluationCycle(store=InMemoryStore(), evaluator_model=listener, conversation_length=2)
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluation_cycle(cycle)
+    arbiter_os.add_evaluator(FactEvaluator())
+    app: Any = arbiter_os.govern(create_agent(model, response_format=ToolStrategy(Reply)))
+    state = run(app, {"messages": [HumanMessage("I live in Oslo")]}, config(), mode=mode)
+    assert state["structured_response"] == Reply(text="Noted.")
+    assert [fact.claim for fact in cycle.memory.facts("ada")] == ["Ada lives in Oslo"]
 
 
 def test_a_node_may_call_them_without_a_tool_node() -> None:
