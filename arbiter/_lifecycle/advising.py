@@ -16,6 +16,9 @@ from arbiter._values.states import LEFT_OUT, ROOT, as_state, freeze, is_atom, re
 from arbiter.advice import Advisor
 from arbiter.errors import ConfigurationError, describe
 
+_INSTEAD = "llm_input_messages"
+"""The messages that a hook before the model of LangGraph's prebuilt agent has made: it reads no others."""
+
 
 def advise(run: NodeRun) -> Steps:
     """Ask all advisors. Returns `Raised` to stop the node if the run was cancelled or set up wrongly, else
@@ -107,7 +110,10 @@ def add_transient(
     if _is_nothing(advice):
         return
     state = as_state(run.input)
-    key = key if _of_messages(state.get(key), as_state(output).get(key)) else "messages"
+    if _all_messages(state.get(_INSTEAD)):
+        key = _INSTEAD
+    elif not _of_messages(state.get(key), as_state(output).get(key)):
+        key = "messages"
     messages: Any = state.get(key)
     has_messages = isinstance(state.get(key), list)
     if isinstance(advice, str):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
+import langgraph.prebuilt as prebuilt
 import pytest
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
@@ -29,6 +30,7 @@ from arbiter import (
     RegistrationError,
 )
 from tests import support
+from tests.scripted import Scripted
 from tests.support import MODES, Judge, Route, Spy, bad, chain, run, thread
 
 Advise = Callable[[Any, Any], Any]
@@ -617,3 +619,23 @@ def test_advice_without_a_place_in_any_node_of_a_graph_is_reported() -> None:
     item = arbiter_os.history.last(node="agent")
     assert item is not None
     assert item.errors == {"advisor tell": "no node of the graph inside could take its advice"}
+
+
+@pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
+@MODES
+def test_advice_reaches_a_prebuilt_agent_whose_hook_makes_its_messages(mode: str) -> None:
+    """The agent reads the messages of the hook, which are not those of the state."""
+    model = Scripted(answers=["hello", "hello again"])
+    saver = InMemorySaver()
+
+    def newest(state: Any) -> Any:
+        return {"llm_input_messages": state["messages"][-1:]}
+
+    agent: Any = cast(Any, prebuilt).create_react_agent(model, [], pre_model_hook=newest, checkpointer=saver)
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("tell", "SECRET"))
+    app = arbiter_os.govern(agent)
+    for text in ("hi", "again"):
+        run(app, {"messages": [HumanMessage(text)]}, thread("t"), mode=mode)
+    assert [[part.text for part in asked] for asked in model.asked] == [["SECRET", "hi"], ["SECRET", "again"]]
+    assert "SECRET" not in repr(saver.blobs) + repr(saver.writes) + repr(saver.storage)
