@@ -102,7 +102,8 @@ def note_untaken(run: NodeRun) -> None:
 def add_transient(
     run: NodeRun, advice: Any, id: str, *, key: str = "messages", feedback: bool = False, output: Any = None
 ) -> None:
-    """Add advice to the input of this call: to the messages at `key`, else to those at `messages`.
+    """Add advice to the input of this call: to the messages at `key`, else to those at `messages`, or to the list of
+    messages that the input is.
 
     `output` of an earlier call shows whether an empty list at `key` is a list of messages. Raises `TypeError`
     if the input has no place for the advice, or if the advice has a wrong type.
@@ -113,7 +114,7 @@ def add_transient(
     if _all_messages(state.get(_INSTEAD)):
         key = _INSTEAD
     elif not _of_messages(state.get(key), as_state(output).get(key)):
-        key = "messages"
+        key = ROOT if _all_messages(state.get(ROOT)) else "messages"
     messages: Any = state.get(key)
     has_messages = isinstance(state.get(key), list)
     if isinstance(advice, str):

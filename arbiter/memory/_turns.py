@@ -16,6 +16,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.func import entrypoint
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
@@ -121,7 +122,9 @@ def _id(value: Any) -> str | None:
 
 def written(output: Any, key: str) -> list[Any]:
     """The messages that a node run returned: in an update, a `Command`, a list of those, a model, or as
-    bare messages."""
+    bare messages, also of an `@entrypoint` that saves something else."""
+    if isinstance(output, entrypoint.final):
+        return written(output.value, key)
     if isinstance(output, BaseMessage):
         return [output]
     parts: Any = output
@@ -238,7 +241,7 @@ def latest(value: Mapping[str, Any], key: str, length: int) -> list[BaseMessage]
 
     Earlier messages are not touched, because a read-only state copies each message that is read.
     """
-    found: Any = value.get(key)
+    found: Any = value.get(key if key in value else ROOT)
     parts: Any = found
     if not isinstance(found, list | tuple):
         parts = list_of(value, key)

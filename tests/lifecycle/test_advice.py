@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import langgraph.prebuilt as prebuilt
 import pytest
@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 from pydantic import BaseModel
 
@@ -619,6 +620,25 @@ def test_advice_without_a_place_in_any_node_of_a_graph_is_reported() -> None:
     item = arbiter_os.history.last(node="agent")
     assert item is not None
     assert item.errors == {"advisor tell": "no node of the graph inside could take its advice"}
+
+
+@MODES
+def test_advice_reaches_a_graph_whose_state_is_a_list_of_messages(mode: str) -> None:
+    seen: list[list[str]] = []
+
+    def speak(state: Any) -> Any:
+        seen.append([str(part.content) for part in state])
+        return [*state[:1], AIMessage("hello", id="2")]
+
+    builder: Any = StateGraph(cast(Any, Annotated[list[Any], add_messages]))
+    builder.add_node("speak", speak)
+    builder.add_edge(START, "speak")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("tell", "SECRET"))
+    output: Any = run(arbiter_os.govern(builder.compile()), [HumanMessage("hi", id="1")], mode=mode)
+    assert seen == [["SECRET", "hi"]]
+    assert [part.content for part in output] == ["hi", "hello"]
+    assert not arbiter_os.history.item.errors
 
 
 @pytest.mark.filterwarnings("ignore:create_react_agent has been moved")

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 
 from arbiter import ArbiterOS
-from arbiter.memory import EvaluationCycle, MemoryStore
+from arbiter.memory import EvaluationCycle, FactsProvider, MemoryStore
 from arbiter.memory._records import Fact
 from arbiter.memory.facts import FactEvaluator, FactStore
 from tests.memory.facts_support import START as NOON
@@ -77,6 +79,36 @@ def test_a_graph_learns_from_its_turns(mode: str, any_store: BaseStore) -> None:
     assert item is not None
     assert item.evaluation_results["GET_FACTS"].metadata["fact_ids"] == [fact.id]
     assert model.calls == 3
+
+
+@MODES
+def test_an_entrypoint_that_saves_its_messages_is_a_conversation(mode: str) -> None:
+    """As LangGraph's page about the functional API writes a chat: a list comes in, one message is the value."""
+    store, saver = InMemoryStore(), InMemorySaver()
+    heard: list[list[str]] = []
+
+    @entrypoint(checkpointer=saver)
+    def talk(said: Any, *, previous: Any = None) -> Any:
+        messages: Any = add_messages(previous or [], said)
+        heard.append([message.text for message in messages])
+        reply: Any = AIMessage("ok", id=f"reply-{len(heard)}")
+        return entrypoint.final(value=reply, save=add_messages(messages, [reply]))
+
+    cycle = EvaluationCycle(
+        store=store, evaluator_model=Scripted(answers=[answer("User is in Seattle")]), conversation_length=2
+    )
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluation_cycle(cycle)
+    arbiter_os.add_evaluator(FactEvaluator())
+    arbiter_os.add_advisor(FactsProvider())
+    app: Any = arbiter_os.govern(cast(Any, talk))
+    for text in ("I am in Seattle", "Which city?"):
+        run(app, [HumanMessage(text)], config(), mode=mode)
+    assert [fact.claim for fact in cycle.memory.facts("user-1")] == ["User is in Seattle"]
+    assert heard[1][:2] == ["I am in Seattle", "ok"]
+    assert "User is in Seattle" in heard[1][2]
+    assert "User is in Seattle" not in repr(saver.blobs) + repr(saver.writes) + repr(saver.storage)
+    assert not any(item.errors for item in arbiter_os.history_of(thread_id="room-1").items())
 
 
 def test_learned_facts_are_in_no_log_and_no_history(caplog: pytest.LogCaptureFixture) -> None:

@@ -143,7 +143,7 @@ def test_they_work_in_create_agent_with_one_govern(mode: str) -> None:
 
 
 class Reply(BaseModel):
-    """What the agent says."""
+    """The agent's answer."""
 
     text: str
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from langchain_core.messages import BaseMessage
 from langgraph.config import get_config
@@ -204,7 +204,8 @@ class Provider(Advisor):
 def _is_calls(sent: Any) -> bool:
     """True for the tool calls that an agent sends to a node in place of a state: they have no place for notes."""
     parts: Any = sent
-    return isinstance(sent, list) and any(isinstance(part, Mapping) for part in parts)
+    first: Any = parts[0] if isinstance(sent, list) and parts else None
+    return bool(isinstance(first, Mapping) and cast(Any, first).get("type") == "tool_call")
 
 
 async def _on_record(ctx: ProviderContext) -> ProviderContext:
