@@ -36,8 +36,8 @@ OPENINGS = {
         |que ça reste entre nous|ça reste entre nous|entre toi et moi
         |entre vous et moi|de toi à moi|confidentiel|en confidence|hors micro|n'enregistre pas ça
         |n'enregistre pas ceci|ne retiens pas ça|ne le dis à personne|ne le dites à personne""",
-    "it": """tra noi|fra noi|detto tra noi|detto fra noi|che resti tra noi|rimanga tra noi|in confidenza
-    |riservato
+    "it": """tra noi|fra noi|detto tra noi|detto fra noi|che resti tra noi|resti tra noi|resta tra noi
+        |rimanga tra noi|in confidenza|riservato
         |confidenziale|non salvarlo|non dirlo a nessuno""",
     "pt": """entre nós|cá entre nós|aqui entre nós|só entre nós|que fique entre nós|fica entre nós|em off
         |confidencial|em confiança|não guarde isto|não guarde isso|não conte a ninguém""",
@@ -63,12 +63,13 @@ OPENINGS = {
     "id": "antara kita|di antara kita|rahasia|jangan simpan ini",
     "vi": "chỉ giữa chúng ta|giữa chúng ta|bí mật|đừng lưu điều này",
     "zh": """私下说|私下里说|咱们私下说|保密|请保密|这件事请保密|别记录|不要记录|请不要记录|不要保存
-        |請保密|私下說|不要記錄""",
+        |別記錄|請保密|私下說|不要記錄|别告诉别人|不要告诉别人|别告诉任何人|別告訴別人|不要告訴別人""",
     "ja": """ここだけの話|ここだけの話ですが|ここだけの話だけど|ここだけの話なんだけど
         |ここだけの話なんですが|オフレコ|オフレコで|オフレコですが
-        |内緒だけど|内緒なんだけど|内緒ですが|内緒なんですが|内緒の話|記録しないで|記録しないでください""",
+        |内緒だけど|内緒なんだけど|内緒ですが|内緒なんですが|内緒の話|記録しないで|記録しないでください
+        |誰にも言わないで|誰にも言わないでください""",
     "ko": """우리끼리 얘기인데|우리끼리 하는 말인데|우리끼리만|비밀인데|이건 비밀인데|비밀이야|오프더레코드|기록하지 마
-        |기록하지 마세요""",
+        |기록하지 마세요|아무에게도 말하지 마|아무한테도 말하지 마""",
 }
 # In English also as a part of its own anywhere: "I quit, off the record."
 _ANYWHERE = frozenset(
