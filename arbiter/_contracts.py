@@ -64,6 +64,8 @@ class Contract:
 
     kind: ClassVar[str]
     method: ClassVar[str]
+    mode_changes: ClassVar[int] = 0
+    """How often a mode was set, of any contract. Nodes that were planned before are planned anew."""
 
     name: str = ""
     target_instructions: tuple[Instruction, ...] | None = None
@@ -210,6 +212,8 @@ class Contract:
         if name == "mode":
             self._ensure_mode(value)  # a rule in an unknown mode would have no effect
         super().__setattr__(name, value)
+        if name == "mode":  # only now, so that a plan made in between is not kept
+            Contract.mode_changes += 1
 
     def _ensure_mode(self, mode: object) -> None:
         if mode not in get_args(Mode):

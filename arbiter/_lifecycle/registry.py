@@ -6,7 +6,7 @@ import inspect
 import secrets
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -64,6 +64,11 @@ class Registration(Generic[C]):
             getattr(contract, f"a{contract.method}", None) if isinstance(contract, _WITH_TWINS) else None,
             contract.deadline is None and contract.enforced,
         )
+
+    def in_mode(self) -> Registration[C]:
+        """This registration, as the mode of the contract is now."""
+        in_place = self.deadline is None and self.contract.enforced
+        return self if in_place == self.in_place else replace(self, in_place=in_place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +132,10 @@ class Plan:
 
 
 class Registry:
-    """Contracts in the order in which they were added. `version` grows with each change."""
+    """Contracts in the order in which they were added."""
 
     def __init__(self) -> None:
-        self.version = 0
+        self._changes = 0
         self._lock = new_lock()
         self._loop = EventLoop()
         """The event loop of this `ArbiterOS`'s async evaluators. An evaluator that blocks it delays no other
@@ -150,19 +155,24 @@ class Registry:
         self._group_was_added = False
 
     @property
+    def version(self) -> int:
+        """Grows with each change, also of the mode of a contract."""
+        return self._changes + Contract.mode_changes
+
+    @property
     def empty(self) -> bool:
-        return self.version == 0
+        return self._changes == 0
 
     def watch(self, shadow: Registry | None) -> None:
         """Let the contracts of `shadow` decide next to these, without effect."""
         with self._lock:
             self.shadow = shadow
-            self.version += 1
+            self._changes += 1
 
     def keep_facts(self) -> None:
         """From now on commit the facts of node runs even if there are no contracts."""
         with self._lock:
-            self.version += 1
+            self._changes += 1
 
     def with_replaced(self, old: Collection[Contract], new: Sequence[Contract]) -> Registry:
         """A copy of this registry with `new`, in front, instead of `old`. Raises `RegistrationError` if a
@@ -186,7 +196,7 @@ class Registry:
             self.routers = _keeping(self.routers, draft.routers)
             self.output_checkers = _keeping(self.output_checkers, draft.output_checkers)
             self.group = draft.group
-            self.version += 1
+            self._changes += 1
 
     def _contracts(self) -> list[Contract]:
         registrations: list[Registration[Any]] = [*self.checkers, *self.routers]
@@ -218,7 +228,7 @@ class Registry:
                 )
             self._check_group(group)
             self.group, self._group_was_added = group, True
-            self.version += 1
+            self._changes += 1
 
     def _check_group(self, group: EvaluatorGroup, *new: NodeEvaluator) -> None:
         evaluators = (*(queue.evaluator for queue in self.evaluators), *new)
@@ -261,7 +271,7 @@ class Registry:
             self.routers = _without(self.routers, contract)
             self.advisors = _without(self.advisors, contract)
             self.gates = _without(self.gates, contract)
-            self.version += 1
+            self._changes += 1
 
     def _refuse_needed(self, evaluator: NodeEvaluator) -> None:
         names = [queue.name for queue in self.evaluators]
@@ -299,7 +309,7 @@ class Registry:
                 self.gates.append(Registration.of(contract))
             case _:
                 raise RegistrationError(f"{contract!r} is not a registered contract.")
-        self.version += 1
+        self._changes += 1
 
     def _refuse_duplicate(self, contract: Contract) -> None:
         # Checkers and routers are both policies, so a name must identify the one that denied or redirected.
@@ -431,7 +441,7 @@ def _applying(
     reachable: frozenset[str],
 ) -> list[Registration[C]]:
     return [
-        registration
+        registration.in_mode()
         for registration in registrations
         if registration.contract.mode != "off"
         and registration.contract.applies_to(node, instruction)

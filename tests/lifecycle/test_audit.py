@@ -443,6 +443,41 @@ def test_a_misspelt_mode_does_not_switch_off_a_rule_in_force(mode: Any) -> None:
         arbiter_os.govern(chain(Spy("work"))).invoke(GIVEN)
 
 
+@MODES
+def test_a_rule_that_is_switched_holds_so_from_the_next_run_of_a_graph_that_is_governed(mode: str) -> None:
+    router, judge = Route("route", lambda h, o: "last"), Judge("quality", good)
+    checker = Check("deny", lambda _: False, on_deny="end", target_nodes=["last"])
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("work"), Spy("middle"), Spy("last")))
+    for rule in (checker, router, judge):
+        add(arbiter_os, under("off", rule))
+
+    def outcome() -> tuple[list[str], str, int]:
+        log = run(app, GIVEN, mode=mode)["log"]
+        last = arbiter_os.history.item
+        return log, last.status, len(arbiter_os.history.entries[0][0].evaluation_results)
+
+    assert outcome() == (["work", "middle", "last"], "completed", 0)
+    checker.mode = router.mode = judge.mode = "enforce"
+    assert outcome() == (["work"], "denied", 1)
+    checker.mode = router.mode = judge.mode = "off"
+    assert outcome() == (["work", "middle", "last"], "completed", 0)
+
+
+@MODES
+def test_audit_after_the_registration_of_a_rule_keeps_its_exceptions_from_the_run(mode: str) -> None:
+    def leave(*_: Any) -> Any:
+        raise SystemExit(3)
+
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("work")))
+    checker = Check("deny", leave)
+    add(arbiter_os, checker)
+    checker.mode = "audit"
+    assert run(app, GIVEN, mode=mode)["log"] == ["work"]
+    assert "SystemExit: 3" in arbiter_os.history.item.check_policy_results["deny"].reason
+
+
 def test_best_attempts_are_not_compared_by_an_evaluator_under_audit() -> None:
     """It is as if it were not there: the last attempt is taken."""
     scores = iter([0.4, 0.1])
