@@ -80,10 +80,11 @@ def may_go_to(target: object, run: NodeRun, router: PolicyRouter) -> TypeGuard[s
 
 
 def _no_target(run: NodeRun, router: PolicyRouter, target: object) -> str:
-    names, what = run.plan.targets - {END}, "a node of this graph. Nodes"
-    if isinstance(target, str) and target in run.plan.targets:
-        names, what = frozenset(router.targets), "one of its targets. Targets"
-    hint = nearest(target, names) if isinstance(target, str) else ""
+    known, names, what = run.plan.targets, run.plan.targets - {END}, "a node of this graph. Nodes"
+    if isinstance(target, str) and target in known:
+        known = names = frozenset(router.targets)
+        what = "one of its targets. Targets"
+    hint = nearest(target, known) if isinstance(target, str) else ""
     listed = ", ".join(sorted(names)) or "none"
     return f"redirects to {target!r}, which is not {what}: {listed}.{hint}"
 

@@ -30,6 +30,7 @@ from arbiter.errors import (
     RegistrationError,
     UnknownNodeError,
     callers,
+    closest,
     nearest,
 )
 from arbiter.evaluation import NodeEvaluator
@@ -340,10 +341,12 @@ def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: R
         if target == END:
             continue
         if not any(target in targets_of(level) for level in applying):
+            names = sorted({n for level in applying for n in governed_nodes(level)})
             raise UnknownNodeError(
                 f"{title_of(contract)} redirects to",
                 node=target,
-                names=sorted({n for level in applying for n in governed_nodes(level)}),
+                names=names,
+                nearest=closest(target, [*names, END]),
             )
     _check_evaluators(contract, registry)
 

@@ -196,7 +196,7 @@ def targets_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> It
                 code="unknown-target",
                 severity=severity_of(contract, "error"),
                 message=f"{contract.kind} {contract.name!r} redirects to {target!r}, which is not a node "
-                f"of the graph that it applies in.{nearest(target, names)}",
+                f"of the graph that it applies in.{nearest(target, [*names, END])}",
                 nodes=tuple(
                     node.full
                     for level in applying

@@ -23,7 +23,7 @@ from arbiter import (
 )
 from arbiter.errors import ParameterError
 from arbiter.instructions import GENERATE, REFLECT
-from tests.support import MODES, Judge, Route, Spy, State, chain, run, statuses, thread
+from tests.support import MODES, Check, Judge, Route, Spy, State, chain, run, statuses, thread
 
 
 def once(target: str) -> Any:
@@ -294,6 +294,20 @@ def test_unknown_target_stops_govern_with_the_nodes_listed() -> None:
     assert "'reveiw'" in str(caught.value)
     assert "approve, pay, review" in str(caught.value)
     assert "Did you mean 'review'?" in str(caught.value)
+
+
+def test_the_word_end_in_the_place_of_a_node_is_answered_with_the_name_of_the_end() -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("pay"), Spy("review")))
+    arbiter_os.add_policy_router(Route("stop", lambda h, o: "END"))
+    app.invoke({"log": []})
+    assert arbiter_os.history.item.errors["router stop"].endswith("Did you mean '__end__'?")
+    with pytest.raises(UnknownNodeError, match="Did you mean '__end__'"):
+        arbiter_os.add_policy_checker(Check("small", lambda _: True, on_deny="redirect:END"))
+    rules = ArbiterOS()
+    rules.add_policy_router(MetricThresholdPolicyRouter("low", "score", 0.5, "END"))
+    (finding, *_) = rules.lint(chain(Spy("pay"), Spy("review"))).errors
+    assert "Did you mean '__end__'?" in finding.message
 
 
 def test_unknown_target_stops_the_registration_after_govern_too() -> None:
