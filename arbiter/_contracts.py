@@ -246,7 +246,7 @@ class Contract:
 
 _SEVERAL = (("targets", "names of nodes", "review"), ("needs", "names of evaluators", "quality"))
 """Attributes of a class that are names, with an example of each."""
-_NOT_ASKED = frozenset({"name", "durable", "deadline", "target_instructions", "target_nodes"})
+_NOT_ASKED = frozenset({"name", "durable", "deadline", "needs", "target_instructions", "target_nodes"})
 """Parameters that change no answer, or have a part of their own."""
 
 _FRESH: Mapping[Any, Callable[[], Any]] = {

@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from arbiter._contracts import Contract, is_generator
+from arbiter._values.parameters import Param
 from arbiter.errors import RegistrationError, nearest, with_article
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
 from arbiter.history._items import History
@@ -46,8 +47,31 @@ class FunctionRouter(RouterOptions, total=False):
     needs: Iterable[str]
 
 
-_ATTRIBUTES = ("targets", "needs")
-"""Options that the constructors of the contracts do not take."""
+_Targets = Annotated[str | Iterable[str], Param("the names of the nodes that it may return")]
+_Needs = Annotated[str | Iterable[str], Param("the evaluators whose results it reads")]
+
+
+class _Router(PolicyRouter):
+    def __init__(self, name: str, *, targets: _Targets = (), needs: _Needs = (), **options: Any) -> None:
+        super().__init__(name, **options)
+        _declare(self, targets=targets, needs=needs)
+
+
+class _Evaluator(NodeEvaluator):
+    def __init__(self, name: str, *, needs: _Needs = (), **options: Any) -> None:
+        super().__init__(name, **options)
+        _declare(self, needs=needs)
+
+
+_BASES: Mapping[type[Contract], type[Contract]] = {PolicyRouter: _Router, NodeEvaluator: _Evaluator}
+"""Contracts that take as parameters what a class declares in its body."""
+
+
+def _declare(rule: Contract, **attributes: str | Iterable[str]) -> None:
+    for attribute, names in attributes.items():
+        if names:
+            setattr(rule, attribute, names if isinstance(names, str) else tuple(names))
+
 
 _Give = Callable[[History, Any], Any]
 _ALWAYS: Mapping[str, _Give] = {
@@ -71,19 +95,17 @@ _GIVES: Mapping[type[Contract], Mapping[str, _Give]] = {
 def rule_of(function: Callable[..., Any], contract: type[C], options: Mapping[str, Any]) -> C:
     """The rule that a decorator with these options makes of a function."""
     given = dict(options)
-    attributes = {name: given.pop(name) for name in _ATTRIBUTES if name in given and hasattr(contract, name)}
     cls = rule_class(function, contract)
     name = given.pop("name", None) or cls.__name__
     if not options.get("name") and not name.isidentifier():
         raise RegistrationError(f"{function!r:.80} has no name. Pass name=.")
-    made = cast("Callable[..., C]", cls)(name, **given)
-    for attribute, names in attributes.items():
-        setattr(made, attribute, names if isinstance(names, str) else tuple(names))
-    return made
+    return cast("Callable[..., C]", cls)(name, **given)
 
 
 def rule_class(function: Callable[..., Any], contract: type[C]) -> type[C]:
-    """A class of that contract whose method calls the function. Its constructor is that of the contract.
+    """A class of that contract whose method calls the function.
+
+    Its constructor takes the parameters of the contract, and `targets` and `needs` where there are such.
 
     Raises `RegistrationError` if the function has an unknown parameter.
     """
@@ -103,7 +125,7 @@ def rule_class(function: Callable[..., Any], contract: type[C]) -> type[C]:
         "description": (doc or "").partition("\n")[0],
     }
     body |= _methods(contract, call, looks_at_output="output" in names)
-    return cast("type[C]", type(name, (contract,), body))
+    return cast("type[C]", type(name, (_BASES.get(contract, contract),), body))
 
 
 def _without_state(function: Callable[..., Any], contract: type[C]) -> C:

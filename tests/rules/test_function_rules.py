@@ -23,7 +23,7 @@ from arbiter import (
     RegistrationError,
     Verdict,
 )
-from arbiter.errors import SyncDriverError, UnknownNodeError
+from arbiter.errors import ConfigurationError, SyncDriverError, UnknownNodeError
 from arbiter.instructions import GENERATE, find_instruction
 from tests.support import MODES, Spy, State, chain, run, thread
 
@@ -379,6 +379,29 @@ def test_yaml_names_functions_that_route_and_evaluate(tmp_path: Path) -> None:
     arbiter_os.load_constitution(pack(tmp_path, "routers", f"name: r, use: {__name__}.low"), allow=["tests."])
     app = arbiter_os.govern(chain(Spy("a", score=0.1), extra=[Spy("fix", score=1.0)]))
     assert app.invoke({"log": []})["log"] == ["a", "fix"]
+
+
+def test_yaml_names_the_targets_of_a_function_and_the_evaluators_that_it_reads(tmp_path: Path) -> None:
+    """As with the decorator, both are checked when a graph is governed."""
+    graph = chain(Spy("a", score=0.1), extra=[Spy("fix", score=1.0)])
+
+    def rules(targets: str) -> ArbiterOS:
+        entry = (
+            f"name: r, use: {__name__}.low, target_nodes: a, targets: {targets}, needs: [s], on_error: false"
+        )
+        return ArbiterOS.from_constitution(pack(tmp_path, "routers", entry), allow=["tests."])
+
+    arbiter_os = rules("fix")
+    (router,) = arbiter_os.routers
+    assert (router.targets, router.needs) == (("fix",), ("s",))
+    with pytest.raises(ConfigurationError, match="router 'r' reads evaluator 's', which is not registered"):
+        arbiter_os.govern(graph)
+    arbiter_os.evaluator(name="s")(scored)
+    assert arbiter_os.govern(graph).invoke({"log": []})["log"] == ["a", "fix"]
+    with pytest.raises(
+        UnknownNodeError, match=r"k\.yaml:5: router 'r' redirects to 'fixx'.*Did you mean 'fix'"
+    ):
+        rules("[fixx]").govern(graph)
 
 
 @pytest.mark.parametrize(
