@@ -63,6 +63,11 @@ def run_graph(
             )
         governed.checkpointer = InMemorySaver()  # so that it can pause and ask on this terminal
     thread = thread or f"run-{uuid.uuid4().hex[:8]}"
+    if resume is not None and not _waits(governed, _config(thread)):
+        raise ConfigurationError(
+            f"--resume: the thread {thread!r} waits for no answer. Name one that does with --thread, or give "
+            "--input for a new run."
+        )
     with ExitStack() as opening:
         kept = None if ledger is None else opening.enter_context(opened(ledger, create=True, sign=True))
         if kept is not None:  # last: a mistake in the configuration makes no file
@@ -77,7 +82,7 @@ def run_graph(
 
 def _run_thread(arbiter_os: ArbiterOS, governed: Any, given: Any, thread: str, talk: Console) -> int:
     """Run the thread, ask on this terminal, and print history and output. Returns the exit code."""
-    config: RunnableConfig = {"configurable": {"thread_id": thread}}
+    config = _config(thread)
     code, output = 0, None
     try:
         output = _run(governed, given, config)
@@ -105,6 +110,16 @@ def _run_thread(arbiter_os: ArbiterOS, governed: Any, given: Any, thread: str, t
     if code == 0 and output is not None:
         out.print_json(json.dumps(output, default=str))
     return code
+
+
+def _config(thread: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread}}
+
+
+def _waits(graph: Any, config: RunnableConfig) -> bool:
+    """True if a run of the thread is not over: otherwise an answer would begin a new run, with no input."""
+    state = asyncio.run(graph.aget_state(config)) if has_async_nodes(graph) else graph.get_state(config)
+    return bool(state.next)
 
 
 def _failure(error: Exception, arbiter_os: ArbiterOS) -> str:

@@ -23,7 +23,7 @@ from arbiter.cli._graphs import load_graph
 from arbiter.cli._init import propose
 from arbiter.errors import ArbiterError
 from tests import docs_check
-from tests.cli.cli_support import invoked, started, typed
+from tests.cli.cli_support import invoked, refused, started, typed
 from tests.processes import python
 
 TEAM = '''
@@ -449,6 +449,13 @@ def test_run_ends_with_4_when_it_waits_and_another_process_goes_on(project: Path
     started(*given, "--input", '{"amount": 500}', "--thread", "b", folder=project, code=4)
     done = started(*given, "--thread", "b", "--resume", "approve", folder=project, code=0)
     assert '"paid": 500' in done.stdout
+
+
+@pytest.mark.parametrize("thread", ["done", "misspelt"])
+def test_an_answer_that_no_question_waits_for_begins_no_run(thread: str, project: Path) -> None:
+    given = ("run", "team:saved", "-c", ".", "--thread")
+    typed(*given, "done", "--input", '{"amount": 5}')
+    assert f"the thread '{thread}' waits for no answer" in refused(*given, thread, "--resume", "approve")
 
 
 def test_each_run_has_a_thread_of_its_own(project: Path) -> None:
