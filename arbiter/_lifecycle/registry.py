@@ -324,9 +324,10 @@ class Registry:
             taken = [s.contract for s in self.gates]
         for other in taken:
             if other.name == contract.name:
+                what = f"{type(other).__name__}{other.source and f' of {other.source}'}"
                 raise RegistrationError(
-                    f"{with_article(other.kind)} named {contract.name!r} is registered already "
-                    f"({type(other).__name__}). Give this {type(contract).__name__} another name."
+                    f"{with_article(other.kind)} named {contract.name!r} is registered already ({what}). "
+                    f"Give this {contract.kind} another name."
                 )
 
     def plan(self, node: str, instruction: Instruction | None, reachable: frozenset[str]) -> Plan:

@@ -10,11 +10,11 @@ from typing import Any, Protocol, Self, overload
 from arbiter._values.copies import Copier, for_deep_copy, for_pickle
 from arbiter._values.once import Once
 from arbiter.history._facts import KEEP_TALLIES, RunFact
-from arbiter.history._items import History, HistoryItem, ToolsOf, copied, matches, traced
+from arbiter.history._items import History, HistoryItem, ToolsOf, copied, matches, traced, wanted_instruction
 from arbiter.history._past import Past, Tally
 from arbiter.history._record import NOTHING, Record, States, evaluations_from, instruction_of, record_from
 from arbiter.history._results import Lazy, Results
-from arbiter.instructions import Instruction, find_instruction
+from arbiter.instructions import Instruction
 from arbiter.verdicts import EvaluationResult
 
 _log = logging.getLogger("arbiter")
@@ -92,7 +92,7 @@ class CausalHistory(History):
     def last(
         self, instruction: Instruction | str | None = None, node: str | None = None
     ) -> HistoryItem | None:
-        wanted = None if instruction is None else find_instruction(instruction)
+        wanted = wanted_instruction(instruction)
         if matches(self._own, wanted, node):
             return self._own
         fact = self._past.last(instruction=wanted.qualified if wanted else None, node=node)
@@ -100,11 +100,11 @@ class CausalHistory(History):
 
     def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
         own = self._record
-        if instruction is None:
+        wanted = wanted_instruction(instruction)
+        if wanted is None:
             if node is None:
                 return self._past.seq + 1
             return self._past.total("nodes", node) + (own.node == node)
-        wanted = instruction if isinstance(instruction, Instruction) else find_instruction(instruction)
         if node is None:
             return self._past.total("instructions", wanted.qualified) + (own.instruction is wanted)
         # A node has one instruction, so its own total is the answer unless it is of another.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 from arbiter._values.copies import DICT, DICTS, Copier, Exported, for_deep_copy, for_pickle, jsonable
 from arbiter._values.states import FrozenDict, SeenDict, View
-from arbiter.errors import ArbiterWarning, nearest
+from arbiter.errors import ArbiterWarning, UnknownInstructionError, nearest
 from arbiter.history._past import NO_TALLY, Tally, task_order
 from arbiter.history._record import (
     NOTHING,
@@ -42,6 +42,15 @@ from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Outcome, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+def wanted_instruction(instruction: Instruction | str | None) -> Instruction | None:
+    """The instruction by which items are looked for. The error for a text that is none names the way to a node."""
+    try:
+        return None if instruction is None else find_instruction(instruction)
+    except UnknownInstructionError as error:
+        remedy = f"If it is a node, write node={instruction!r}."
+        raise UnknownInstructionError(f"{error} {remedy}", name=error.name) from None
 
 
 class HistoryItem(Exported, method="to_dict", returns=DICT):
@@ -452,7 +461,7 @@ class History(Exported, method="to_dicts", returns=DICTS):
         `arbiter_os.history` warns of a node that no governed graph has. A contract's view does not, because a
         rule may serve several graphs.
         """
-        wanted = None if instruction is None else find_instruction(instruction)
+        wanted = wanted_instruction(instruction)
         for superstep in reversed(self.entries):
             for item in reversed(superstep):
                 if matches(item, wanted, node):
@@ -465,7 +474,7 @@ class History(Exported, method="to_dicts", returns=DICTS):
         In a run or a view the count includes items that are no longer kept, and takes constant time if only
         one of the two is given.
         """
-        wanted = None if instruction is None else find_instruction(instruction)
+        wanted = wanted_instruction(instruction)
         return sum(matches(item, wanted, node) for item in self.items())
 
     def tally(self, policy: str, key: str) -> Tally:
@@ -575,7 +584,7 @@ class RunHistory(History):
         return found
 
     def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
-        wanted = None if instruction is None else find_instruction(instruction)
+        wanted = wanted_instruction(instruction)
         found = total(self._totals, wanted, node)
         if not found:
             self._report_unknown(node)

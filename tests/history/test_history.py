@@ -39,7 +39,7 @@ from arbiter import (
 )
 from arbiter._weaving import FACTS
 from arbiter.checkers import BudgetChecker
-from arbiter.errors import ArbiterWarning
+from arbiter.errors import ArbiterWarning, UnknownInstructionError
 from arbiter.history._facts import KEEP
 from arbiter.history._past import NO_PAST
 from arbiter.history._record import Record
@@ -96,6 +96,9 @@ def test_last_and_count() -> None:
     assert (history.count(), history.count(GENERATE), history.count(node="b")) == (3, 2, 1)
     assert history.count(GENERATE, "c") == 1
     assert history.count(GENERATE, "b") == 0
+    for look in (history.last, history.count):
+        with pytest.raises(UnknownInstructionError, match=r"got 'c'\..* If it is a node, write node='c'\."):
+            look("c")
 
 
 def test_every_shape_of_output_is_normalised() -> None:

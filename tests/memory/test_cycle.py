@@ -381,7 +381,7 @@ def test_names_are_unique_and_the_same_object_counts_once() -> None:
     arbiter_os.add_evaluator(first)
     arbiter_os.add_evaluator(first)
     assert arbiter_os.evaluators == (first,)
-    with pytest.raises(ValueError, match="Give this E another name"):
+    with pytest.raises(ValueError, match="Give this evaluator another name"):
         arbiter_os.add_evaluator(E("A", []))
     with pytest.raises(ValueError, match="cannot use the name 'learn-facts'"):
         arbiter_os.add_evaluator(E("B", [], similes=("learn-facts",)))

@@ -425,6 +425,15 @@ def test_mistakes_about_a_function_are_reported_with_their_line(
         ArbiterOS.from_constitution(source, allow=["tests."])
 
 
+def test_a_name_that_a_file_has_taken_is_reported_with_the_line_of_the_file(tmp_path: Path) -> None:
+    arbiter_os = ArbiterOS.from_constitution(
+        pack(tmp_path, "checkers", "name: no_guessing, use: condition, deny_when: input.amount > 9")
+    )
+    said = r"ConditionChecker of .*k\.yaml:5\)\. Give this checker another name\."
+    with pytest.raises(RegistrationError, match=said):
+        arbiter_os.checker(no_guessing)
+
+
 def test_a_decorated_function_can_target_by_instruction() -> None:
     arbiter_os = ArbiterOS()
     arbiter_os.checker(target_instructions="GENERATE")(no_guessing)
