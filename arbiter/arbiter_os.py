@@ -83,6 +83,13 @@ if TYPE_CHECKING:
 Graph = Pregel[Any, Any, Any, Any]
 _Source = tuple[Any, tuple[str, ...], Mapping[str, Any] | None]
 Builder = StateGraph[Any, Any, Any, Any]
+_ADDERS = {
+    "checker": "add_policy_checker",
+    "router": "add_policy_router",
+    "evaluator": "add_evaluator",
+    "advisor": "add_advisor",
+    "gate": "add_correction_gate",
+}
 _REMEMBERED = 128
 _CORES = "arbiter._constitution.loading"
 """The module of cores that packs declare."""
@@ -523,6 +530,8 @@ class ArbiterOS:
         if not isinstance(contract, kind):
             given = cast(Any, contract)
             remedy = f"Subclass arbiter.{kind.__name__}."
+            if isinstance(given, Contract):
+                remedy = f"Register it with arbiter_os.{_ADDERS[given.kind]}."
             if inspect.isroutine(given) and hasattr(self, kind.kind):
                 remedy = f"Decorate the function with @arbiter_os.{kind.kind}."
             raise RegistrationError(f"{adder} got {given!r}; expected a {kind.__name__}. {remedy}")

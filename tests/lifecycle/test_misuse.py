@@ -100,6 +100,19 @@ def test_schemas_of_another_shape(shape: Any) -> None:
         ArbiterOS().govern(chain(Spy("a")), schemas={"a": shape})
 
 
+def test_a_contract_of_another_kind_is_sent_to_its_own_method() -> None:
+    arbiter_os: Any = ArbiterOS()
+    router, evaluator = EvaluationRouter("r", "e", "x"), ThresholdEvaluator("e", "k", 0.5)
+    with refused(
+        RegistrationError, "'r'", "expected a PolicyChecker. Register it with arbiter_os.add_policy_router."
+    ):
+        arbiter_os.add_policy_checker(router)
+    with refused(
+        RegistrationError, "'e'", "expected a CorrectionGate. Register it with arbiter_os.add_evaluator."
+    ):
+        arbiter_os.add_correction_gate(evaluator)
+
+
 def test_duplicate_names() -> None:
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(Check("one", allow))
