@@ -956,8 +956,8 @@ async def test_slow_contracts_do_not_stall_the_loop() -> None:
 
 
 def test_a_coroutine_in_a_sync_run_is_named() -> None:
-    """A coroutine in a run that was started with `invoke` is a `SyncDriverError` that names
-    the node and says `ainvoke`."""
+    """An async checker, router, advisor or gate in a run that was started with `invoke` is a `SyncDriverError`
+    that names the node and says `ainvoke`."""
 
     class Slow(PolicyChecker):
         async def check_before(self, history: History) -> bool:
@@ -967,6 +967,20 @@ def test_a_coroutine_in_a_sync_run_is_named() -> None:
     arbiter_os.add_policy_checker(Slow("slow"))
     with pytest.raises(SyncDriverError, match=r"'pay'.*ainvoke"):
         arbiter_os.govern(chain(Spy("pay"))).invoke({"log": []})
+
+
+def test_an_async_node_in_a_sync_run_fails_as_in_the_bare_graph() -> None:
+    """A node that is `async def` needs one of the four, too; with `invoke` it raises LangGraph's own error, as in
+    the bare graph."""
+
+    async def pay(state: Any) -> Any:
+        return {"log": ["pay"]}
+
+    graph = chain(pay)
+    for each in (graph, ArbiterOS().govern(graph)):
+        with pytest.raises(TypeError, match="No synchronous function provided") as caught:
+            each.invoke({"log": []})
+        assert not isinstance(caught.value, SyncDriverError)
 
 
 # Subgraphs and resumes ----------------------------------------------------------------------------
