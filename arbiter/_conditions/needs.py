@@ -227,6 +227,8 @@ class Scan:
 
     def _nearest(self, name: str) -> str:
         """`" Did you mean ...?"`: a variable, or the field of that name."""
+        if name == "output":
+            return " The node has no output yet when a checker is asked. Use an evaluator, or the kind schema"
         owner = next((owner for owner in ("input", "output", "state") if owner in self.variables), None)
         field = "" if owner is None else f" Did you mean {owner}.{name}?"
         return nearest(name, self.variables) or field

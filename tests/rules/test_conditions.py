@@ -678,6 +678,12 @@ def test_a_wrong_condition_is_refused_when_it_is_made(expression: str, says: str
         Condition(expression, ALL)
 
 
+def test_a_condition_before_the_node_that_names_its_output_is_sent_elsewhere() -> None:
+    with pytest.raises(ParameterError, match="has no output yet when a checker is asked") as caught:
+        ConditionChecker("limit", "output.paid > 1")
+    assert "Did you mean" not in str(caught.value)
+
+
 PARAMETERS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "none": (lambda: ConditionChecker("c"), "deny_when", "Give deny_when, ask_when or both"),
     "ask": (lambda: ConditionChecker("c", ask_when="a ="), "ask_when", "line 1"),
