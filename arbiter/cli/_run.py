@@ -118,7 +118,10 @@ def _config(thread: str) -> RunnableConfig:
 
 def _waits(graph: Any, config: RunnableConfig) -> bool:
     """True if a run of the thread is not over: otherwise an answer would begin a new run, with no input."""
-    state = asyncio.run(graph.aget_state(config)) if has_async_nodes(graph) else graph.get_state(config)
+    try:
+        state = asyncio.run(graph.aget_state(config)) if has_async_nodes(graph) else graph.get_state(config)
+    except Exception:  # the user's checkpointer may raise anything; the run then reports it
+        return True
     return bool(state.next)
 
 

@@ -458,6 +458,22 @@ def test_an_answer_that_no_question_waits_for_begins_no_run(thread: str, project
     assert f"the thread '{thread}' waits for no answer" in refused(*given, thread, "--resume", "approve")
 
 
+def test_a_checkpointer_that_fails_at_an_answer_is_a_failure_of_the_graph(project: Path) -> None:
+    (project / "away.py").write_text(
+        "from langgraph.checkpoint.memory import InMemorySaver\n"
+        "from team import graph as bare\n"
+        "class Away(InMemorySaver):\n"
+        "    def get_tuple(self, config):\n"
+        "        raise ConnectionError('no database')\n"
+        "graph = bare.copy({'checkpointer': Away()})\n",
+        encoding="utf-8",
+    )
+    assert (
+        "ConnectionError: no database"
+        in invoked("run", "away:graph", "--thread", "a", "--resume", "approve").output
+    )
+
+
 def test_each_run_has_a_thread_of_its_own(project: Path) -> None:
     given = ("run", "team:saved", "-c", ".", "--input")
     typed(*given, '{"amount": 5}')
