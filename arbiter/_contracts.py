@@ -65,7 +65,7 @@ class Contract:
     kind: ClassVar[str]
     method: ClassVar[str]
     mode_changes: ClassVar[int] = 0
-    """How often a mode was set, of any contract. Nodes that were planned before are planned anew."""
+    """How often the mode of any contract has changed. Nodes that were planned before are planned anew."""
 
     name: str = ""
     target_instructions: tuple[Instruction, ...] | None = None
@@ -209,10 +209,13 @@ class Contract:
             )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "mode":
-            self._ensure_mode(value)  # a rule in an unknown mode would have no effect
+        if name != "mode":
+            super().__setattr__(name, value)
+            return
+        self._ensure_mode(value)  # a rule in an unknown mode would have no effect
+        before = self.mode
         super().__setattr__(name, value)
-        if name == "mode":  # only now, so that a plan made in between is not kept
+        if value != before:  # counted only now, so that a plan made in between is not kept
             Contract.mode_changes += 1
 
     def _ensure_mode(self, mode: object) -> None:
