@@ -14,14 +14,13 @@ A score that breaks the rules (NaN, a value outside its scale, any other object)
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from arbiter.errors import EvaluationError, describe
-from arbiter.harness.canonical import is_list
+from arbiter.harness.canonical import canonical, is_list
 from arbiter.verdicts import Outcome, is_numeric
 
 __all__ = [
@@ -226,7 +225,7 @@ def _unwritable(score: Score) -> str | None:
         if not is_numeric(number) or not math.isfinite(number):
             return f"has {number!r:.80} in votes or raw; expected finite numbers"
     try:
-        json.dumps(score.usage, allow_nan=False)
+        canonical(score.usage)
     except (TypeError, ValueError) as error:
         return f"has a usage that is not JSON: {error}"
     return None

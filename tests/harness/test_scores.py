@@ -62,6 +62,7 @@ class Vector:
         (Score("tone", 0.5, votes=("a",)), "in votes or raw"),  # type: ignore[arg-type]
         (Score("tone", 0.5, raw=float("nan")), "in votes or raw"),
         (Score("tone", 0.5, usage={"calls": object()}), "has a usage that is not JSON"),
+        (Score("tone", 0.5, usage={"calls": 1, 2: 3}), "has a usage that is not JSON"),  # type: ignore[dict-item]
         (10**400, "cannot be read"),
         (Fraction(10**400), "cannot be read"),
         (Vector(), "returned Vector, which cannot be read: TypeError: only vectors of one number"),
