@@ -75,10 +75,11 @@ class Row:
     @cached_property
     def values(self) -> Mapping[str, float]:
         """The value of each case that was scored: the mean over its repeats."""
-        scored = {
-            case: [value for value in repeats if value is not None] for case, repeats in self.cases.items()
+        return {
+            case: mean_of(values)
+            for case, repeats in self.cases.items()
+            if (values := [value for value in repeats if value is not None])
         }
-        return {case: mean_of(values) for case, values in scored.items() if values}
 
     @cached_property
     def units(self) -> Mapping[str, float]:
