@@ -159,24 +159,21 @@ class Case:
 
     def to_dict(self) -> dict[str, Any]:
         """The case as JSON-able data, without what is empty."""
-        found = {
-            "id": self.id,
-            "input": self.input,
-            "expected": jsonable(self.expected),
-            "tags": list(self.tags),
-            "cluster": self.cluster,
-            "must_pass": self.must_pass,
-            "repeats": self.repeats,
-            "metadata": self.metadata and jsonable(self.metadata),
-            "source": self.source,
-        }
-        if isinstance(self.expect, Expect):
+        found: dict[str, Any] = {"id": self.id, "input": self.input}
+        if (expected := jsonable(self.expected)) is not None:
+            found["expected"] = expected
+        if self.tags:
+            found["tags"] = list(self.tags)
+        for name in ("cluster", "must_pass", "repeats"):
+            if value := getattr(self, name):
+                found[name] = value
+        if self.metadata:
+            found["metadata"] = jsonable(self.metadata)
+        if self.source:
+            found["source"] = self.source
+        if isinstance(self.expect, Expect) and self.expect.model_fields_set:
             found["expect"] = self.expect.model_dump(mode="json", exclude_unset=True)
-        return {
-            name: value
-            for name, value in found.items()
-            if value or name == "input" or (name == "expected" and value is not None)
-        }
+        return found
 
     @property
     def digest(self) -> str:
