@@ -7,14 +7,14 @@ chat APIs: `{"role": ..., "content": ...}`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
 
 from arbiter._values.copies import Exporter
 from arbiter.harness.canonical import is_list
 from arbiter.harness.trajectories import Visits
-from arbiter.history._items import History, HistoryItem
+from arbiter.history._items import History
 from arbiter.history._record import Record
 
 __all__ = ["node_runs_of", "steering"]
@@ -83,11 +83,11 @@ def _original(record: Record, plain: Exporter) -> Any:
     return plain(drafts[0][0])
 
 
-def steering(item: HistoryItem) -> tuple[frozenset[str], frozenset[str]]:
+def steering(record: Record) -> tuple[frozenset[str], frozenset[str]]:
     """The scores that steered the run at this node: evaluators that a rule read, and dimensions that a gate judged.
 
     The results of evaluators that are `durable` count as read, because later rules may read them.
     """
-    read: tuple[Iterable[str], Iterable[str]] = getattr(item.record.evaluations, "read", ((), ()))
-    gating = item.gating if item.gating.get("enforced", False) else cast("Mapping[str, Any]", {})
+    read: tuple[Iterable[str], Iterable[str]] = getattr(record.evaluations, "read", ((), ()))
+    gating = record.gating if record.gating.get("enforced", False) else {}
     return frozenset({*read[0], *read[1]}), frozenset(gating.get("dimension_scores") or ())

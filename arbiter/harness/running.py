@@ -247,7 +247,7 @@ class Session:
             if done is None:
                 is_new, kept = True, None
                 done = yield from self._answer(case, repeat, run, thread_id)
-            output = _plain(done.output)
+            output = jsonable(done.output)
             answer = answer_to_dict(done, output, thread_id)
             if is_new and self.journal is not None:
                 history = done.history
@@ -495,8 +495,9 @@ def _earlier(thread_id: str) -> str:
 def evaluations_of(item: HistoryItem, evaluators: Mapping[str, NodeEvaluator]) -> Iterator[Score]:
     """The evaluations of a node run as scores, on the scales of the evaluators. Waits for them."""
     place: dict[str, Any] = {"node": item.node, "step": item.step, "item_id": item.id}
-    read, gated = steering(item)
-    for name, result in item.evaluation_results.items():
+    results = dict(item.evaluation_results)
+    read, gated = steering(item.record) if results else ((), ())
+    for name, result in results.items():
         evaluator = evaluators.get(name) or evaluators.get(name.partition(".")[0])
         value = float(result.score) if evaluator is None else evaluator.value_of(result)
         score = Score(
@@ -513,9 +514,10 @@ def evaluations_of(item: HistoryItem, evaluators: Mapping[str, NodeEvaluator]) -
             yield replace(score, value=None, passed=None, outcome=result.outcome, raw=value)
             continue
         yield scores_of(name, score)[0]
-    outcomes = item.evaluation_outcomes
-    for name, reason in item.evaluation_errors.items():
-        yield replace(failed(name, reason), outcome=outcomes.get(name, "error"), **place)
+    if errors := item.evaluation_errors:
+        outcomes = item.evaluation_outcomes
+        for name, reason in errors.items():
+            yield replace(failed(name, reason), outcome=outcomes.get(name, "error"), **place)
 
 
 async def _acounted(begin: Callable[[], Any], callback: UsageCallback) -> Any:
@@ -537,11 +539,6 @@ def _asked(scorer: NamedScorer, done: CaseRun, thread_id: str) -> Any:
 async def _aasked(scorer: NamedScorer, done: CaseRun, thread_id: str) -> Any:
     judged_thread.set(thread_id)  # the task has a context of its own
     return await scorer.call(done)
-
-
-def _plain(output: Any) -> Any:
-    """An output as JSON."""
-    return output if type(output) is str and output.isascii() else jsonable(output)
 
 
 def _types(error: BaseException) -> tuple[str, ...]:
