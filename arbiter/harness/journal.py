@@ -389,8 +389,8 @@ class Journal:
             at, text = time.time(), b""
             for kind, body in lines:
                 self._seq += 1
-                head = f'{{"v":{VERSION},"seq":{self._seq},"at":{at:.3f},"kind":"{kind}",'
-                text += b"%b%b\n" % (head.encode(), body[1:])
+                head = b'{"v":%d,"seq":%d,"at":%.3f,"kind":"%b",' % (VERSION, self._seq, at, kind.encode())
+                text += b"%b%b\n" % (head, body[1:])
             is_due = (now := time.monotonic()) - self._synced > _SYNC
             if is_due:
                 self._synced = now

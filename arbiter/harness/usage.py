@@ -183,6 +183,8 @@ class Usage:
 
     def give_up(self, *thread_ids: str) -> None:
         """Count the calls of these threads, or of all, that are still running: their answers will not be known."""
+        if not self._running:
+            return
         with self._lock:
             left = [each for each in self._running if not thread_ids or each[0] in thread_ids]
             counts = {each: self._running.pop(each) for each in left}
