@@ -89,5 +89,5 @@ def steering(record: Record) -> tuple[frozenset[str], frozenset[str]]:
     The results of evaluators that are `durable` count as read, because later rules may read them.
     """
     read: tuple[Iterable[str], Iterable[str]] = getattr(record.evaluations, "read", ((), ()))
-    gating = record.gating if record.gating.get("enforced", False) else {}
+    gating: Mapping[str, Any] = record.gating if record.gating.get("enforced", False) else {}
     return frozenset({*read[0], *read[1]}), frozenset(gating.get("dimension_scores") or ())
