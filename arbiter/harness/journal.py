@@ -29,7 +29,8 @@ from typing import IO, Any
 from pydantic import TypeAdapter
 
 from arbiter.errors import ArbiterWarning, ConfigurationError, PackError, nearest
-from arbiter.harness.canonical import canonical, compact, is_mapping
+from arbiter.harness.canonical import canonical, compact, is_mapping, listed
+from arbiter.harness.cases import Case
 from arbiter.harness.recordings import Asked
 from arbiter.harness.results import CaseResult, CaseRun
 from arbiter.harness.scores import Score, plain_scale, scale_from
@@ -351,8 +352,10 @@ class Journal:
             self._file.truncate(whole)
 
     @classmethod
-    def begin(cls, folder: Path, run_id: str, head: Mapping[str, Any], total: int) -> Journal:
-        """Make the folder of a run of `total` cases × repeats, and begin its first session.
+    def begin(
+        cls, folder: Path, run_id: str, head: Mapping[str, Any], cases: Sequence[Case], total: int
+    ) -> Journal:
+        """Make the folder of a run of these cases, `total` with their repeats, and begin its first session.
 
         Raises `ConfigurationError` if it cannot be written.
         """
@@ -363,6 +366,7 @@ class Journal:
             if not ignored.exists():
                 ignored.write_text("*\n", encoding="utf-8")
             text = compact({"v": VERSION, "run_id": run_id, **head}).decode()
+            text = f'{text[:-1]},"cases":{listed(cases, Case.to_dict)}}}'
             with ExitStack() as undo:
                 journal = cls(place)
                 undo.callback(journal.close)

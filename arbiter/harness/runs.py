@@ -101,10 +101,7 @@ class Run:
             session.judging.known = written.judgements
             session.recount(written.bought)
         elif self.folder is not None:
-            cases = [case.to_dict() for case in session.cases]
-            self.journal = Journal.begin(
-                self.folder, session.run_id, {**self.head, "cases": cases}, session.total
-            )
+            self.journal = Journal.begin(self.folder, session.run_id, self.head, session.cases, session.total)
         if (journal := self.journal) is not None:
             session.write_to(journal)
             session.judging.kept = journal.judgement

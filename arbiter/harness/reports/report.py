@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,7 +15,7 @@ from arbiter.errors import ConfigurationError
 from arbiter.harness.agent_baselines import agents_in, baseline_if_measured, read_baseline, write_baseline
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.calibration import Calibration, looked_up, with_calibrations
-from arbiter.harness.canonical import compact
+from arbiter.harness.canonical import compact, listed
 from arbiter.harness.cases import Case
 from arbiter.harness.comparisons import Comparison, RegressionError, RowComparison
 from arbiter.harness.gate import GateSettings, RegressionGate, default_settings
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["FORMS", "Report", "load_report", "report_of"]
 
 FORMAT = 1
-_AT_ONCE = 100
 _UNFINISHED = {
     "interrupted": "the run was interrupted",
     "running": "the run is still running",
@@ -235,8 +234,8 @@ class Report:
     def to_json(self) -> str:
         """The JSON of `to_dict` on one line."""
         head, timing = _json(self._head())[:-1], _json(self._timing())[:-1]
-        results, timings = _listed(self.results, result_to_dict), _listed(self.results, timing_of)
-        return f'{head},"results":[{results}],"timing":{timing},"results":[{timings}]}}}}'
+        results, timings = listed(self.results, result_to_dict), listed(self.results, timing_of)
+        return f'{head},"results":{results},"timing":{timing},"results":{timings}}}}}'
 
     def _head(self) -> dict[str, Any]:
         return {
@@ -428,13 +427,6 @@ def _score_to_dict(score: Score) -> dict[str, Any]:
 
 def _json(value: Any) -> str:
     return compact(value).decode()
-
-
-def _listed(results: Sequence[CaseResult], form: Callable[[CaseResult], Any]) -> str:
-    """The JSON of the results in that form, with commas between. Made of some at a time: all of them as dicts at
-    once take many times the room."""
-    parts = (_json([*map(form, results[at : at + _AT_ONCE])]) for at in range(0, len(results), _AT_ONCE))
-    return ",".join(part[1:-1] for part in parts)
 
 
 def timing_of(result: CaseResult) -> dict[str, Any]:
