@@ -39,6 +39,7 @@ Scale = tuple[float, float]
 SHARE: Scale = (0.0, 1.0)
 """The scale of assertions, and of scores that name no other."""
 _OUTCOMES = frozenset(get_args(Outcome))
+_FLOATS = frozenset({float, type(None)})
 _MAX_REASON = 2_000
 
 
@@ -176,13 +177,15 @@ def _read(name: str, answer: object, scale: Scale) -> Score:
 
 
 def _checked(score: Score) -> Score:
-    """The score with its value as a float, or the outcome `error` if it breaks a rule."""
+    """The score with its numbers as floats, or the outcome `error` if it breaks a rule."""
     fault = _fault(score)
     if fault is not None:
         return failed(score.name, fault, scale=score.scale)
-    if type(score.value) is int:
-        return replace(score, value=float(score.value))
-    return score
+    value, raw, votes = score.value, score.raw, score.votes
+    if {type(value), type(raw), *map(type, votes)} <= _FLOATS:
+        return score
+    numbers = [None if number is None else float(number) for number in (value, raw)]
+    return replace(score, value=numbers[0], raw=numbers[1], votes=tuple(map(float, votes)))
 
 
 def _fault(score: Score) -> str | None:

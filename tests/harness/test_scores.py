@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from arbiter.harness import Score
+from arbiter.harness import Case, CaseRun, Score, Suite
 from arbiter.harness.scores import failed, scores_of
 
 
@@ -73,6 +75,17 @@ def test_a_score_that_breaks_a_rule_is_an_error_and_no_number(answer: Any, said:
     (score,) = scores_of("tone", answer)
     assert (score.outcome, score.value) == ("error", None)
     assert said in score.reason
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64, Fraction, int])
+def test_numbers_of_other_kinds_in_a_score_are_written(kind: Any, tmp_path: Path) -> None:
+    def scorer(run: CaseRun) -> Score:
+        return Score("tone", kind(1), raw=kind(2), votes=(kind(1), kind(1)))
+
+    report = Suite("kinds", [Case("a", 1)], scorers={"tone": scorer}).run(lambda given: given, folder=tmp_path)
+    (score,) = report.results[0].scores
+    assert (score.value, score.raw, score.votes) == (1.0, 2.0, (1.0, 1.0))
+    assert {type(each) for each in (score.value, score.raw, *score.votes)} == {float}
 
 
 def test_only_a_timeout_counts_as_a_timeout() -> None:
