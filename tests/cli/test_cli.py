@@ -230,6 +230,7 @@ def test_an_unknown_command_is_reported(project: Path) -> None:
 # lint ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 def test_lint_ends_with_1_when_there_are_errors(project: Path) -> None:
     done = started("lint", "team:graph", "-c", "verified.yaml", folder=project, code=1)
     assert "unverified-path" in done.stdout
@@ -319,6 +320,7 @@ def test_init_asks_about_each_node(project: Path) -> None:
     assert nodes_of(project / "other") == {}
 
 
+@pytest.mark.lengthy
 def test_init_overwrites_nothing(project: Path) -> None:
     before = (project / "policies" / "team.yaml").read_bytes()
     done = started("init", "team:graph", "--yes", folder=project, code=2)
@@ -375,6 +377,7 @@ def test_the_first_word_that_speaks_for_an_instruction_decides(
 # run ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("where", ["team:graph", "team:agraph"])
 def test_run_as_json_prints_the_output_alone_on_stdout(where: str, project: Path) -> None:
     """So that it can be piped; the history is on stderr."""
@@ -387,6 +390,7 @@ def test_run_as_json_prints_the_output_alone_on_stdout(where: str, project: Path
     assert "--format is 'yaml'; expected one of text, json." in done.stderr
 
 
+@pytest.mark.lengthy
 def test_a_question_of_a_run_as_json_is_on_stderr(project: Path) -> None:
     arguments = ("run", "team:graph", "-c", ".", "--input", '{"amount": 500}', "--format", "json")
     done = started(*arguments, folder=project, code=4)
@@ -429,6 +433,7 @@ def test_run_ends_with_3_on_denial(where: str, project: Path) -> None:
     assert "✗ small" in done.stdout
 
 
+@pytest.mark.lengthy
 def test_run_ends_with_1_when_the_graph_fails(project: Path) -> None:
     done = started("run", "team:failing", "--input", '{"amount": 5}', folder=project, code=1)
     assert re.search(r"node 'pay' raised ValueError: the bank is closed \(\S+team.py:\d+\)", done.stderr)

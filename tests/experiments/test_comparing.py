@@ -64,6 +64,7 @@ def test_the_published_scores_of_experiment_3_give_both_tests() -> None:
     )
 
 
+@pytest.mark.lengthy
 def test_the_primary_test_counts_environments_and_not_agents() -> None:
     """Five agents of one conversation that were all better are one observation."""
     treatment = [[9.0] * 5, [5.0] * 5, [7.0] * 5]

@@ -164,6 +164,7 @@ def brief(run: CaseRun) -> bool:
     return len(run.output["answer"]) < 2
 
 
+@pytest.mark.lengthy
 def test_a_step_is_a_node_run_with_its_rewards(project: Path) -> None:
     """Rewards are shares of the scale; scores of the whole run belong to its last superstep."""
     suite(scorers={"brief": brief}).run()
@@ -382,6 +383,7 @@ def test_denials_are_policy_violations_of_their_step(project: Path) -> None:
 # Parts
 
 
+@pytest.mark.lengthy
 def test_a_split_keeps_clusters_together_and_does_not_depend_on_the_others(project: Path) -> None:
     cases = [Case(f"c{n}", {"question": str(n)}, cluster=f"user-{n // 4}") for n in range(80)]
     suite(*cases, repeats=1, target=solving(["42"])).run()

@@ -623,6 +623,7 @@ def main(mode):
 """
 
 
+@pytest.mark.lengthy
 def test_recordings_of_a_graph_in_python_hold_on_other_machines(tmp_path: Path) -> None:
     """Another process has another order of sets, another name of its main module and other folders, and perhaps other
     versions of Python and of packages.

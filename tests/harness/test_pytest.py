@@ -103,6 +103,7 @@ def test_the_fixture_gives_a_report_and_test_paths_do_not_hide_suites(files: pyt
     assert "13 passed, 1 skipped" in found
 
 
+@pytest.mark.lengthy
 def test_a_broken_suite_is_an_error_with_its_place(files: pytest.Pytester) -> None:
     files.makefile(".yaml", **{"suites/parity": SUITE.replace("cases:", "repeat: 2\ncases:")})
     code, broken = said(files)
@@ -136,6 +137,7 @@ def test_a_case_with_colons_in_its_id_is_selected(files: pytest.Pytester) -> Non
     assert len(list((files.path / ".arbiter/evals").glob("*/journal.jsonl"))) == 1
 
 
+@pytest.mark.lengthy
 def test_an_interrupted_suite_interrupts_the_tests(files: pytest.Pytester) -> None:
     """A case that was not run has not passed."""
     files.makepyfile(

@@ -375,6 +375,7 @@ def test_the_page_of_a_node_run_does_not_walk_its_thread(
     assert not [plan for plan in plans if plan[1].endswith("(evaluator=?)")]
 
 
+@pytest.mark.lengthy
 def test_in_postgresql_the_scores_of_a_node_are_looked_up_one_by_one(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
