@@ -46,6 +46,7 @@ _OWN = {"trust": "profile", "own_names": "given", KEYS: "facts"}
 _NOBODY = "?"
 """Stands for an entity without a usable id, to look for more mistakes."""
 _LISTS = (KEYS, *_RECORDS, PROFILES, "own_names", "tombstones")
+_HEAD = {"entity_id", "agent_id", "exported_at"}
 _SOURCES = "source_message_ids"
 _IDS = {0: ("entity_id",), 2: (_SOURCES, "room_ids", "speaker")}
 """The keys of ids in a profile or a list of names, by their depth."""
@@ -109,8 +110,9 @@ class Import:
                 yield from self._of_mapping(fields, where)
 
     def _of_mapping(self, given: Mapping[str, Any], where: str = "") -> Iterable[Planned]:
-        """An export if it has one of its lists, else a claim."""
-        if "claim" in given or given.keys().isdisjoint(_LISTS):
+        """An export if it has one of its lists, or nothing but its head; else a claim."""
+        names = set(given)
+        if "claim" in names or not (names <= _HEAD or names.intersection(_LISTS)):
             yield from self._of_claim(given, where or "record")
         else:
             yield from self._of_export(given, f"{where}." if where else "")

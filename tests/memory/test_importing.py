@@ -181,7 +181,7 @@ def test_all_bad_records_are_reported_with_index_and_field_and_nothing_is_import
         {"entity_id": "", "claim": "Ada bakes"},
         {"entity_id": "ada", "claim": f"The key is {SECRET}"},
         {"entity_id": "ada", "claim": "Ada bakes", "sluice": "x"},
-        {"entity_id": "ada", "agent_id": "other", "facts": []},
+        {"entity_id": "ada", "agent_id": "other"},
         "a text",
         export,
         {"entity_id": "ada", "clam": "Ada bakes"},
@@ -217,6 +217,12 @@ def test_a_single_claim_needs_no_list() -> None:
         ParameterError, match=r"record\.text: there is no such field.*record\.claim: it is missing"
     ):
         known.import_({"entity_id": "ada", "text": "Ada bakes"})
+
+
+def test_an_export_needs_none_of_its_empty_lists() -> None:
+    known = memory()
+    export = {key: value for key, value in known.export("ada").items() if value}
+    assert known.import_(export) == known.import_([export, {"entity_id": "ada"}]) == 0
 
 
 @pytest.mark.parametrize("kind", ["status", "profiles", "relationships", "goals", "thoughts", "own_names"])
