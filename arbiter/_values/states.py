@@ -569,10 +569,12 @@ class Whole:
     __slots__ = ()
 
     def __eq__(self: Any, other: object) -> bool:
+        if isinstance(other, list | dict) and len(self) != len(cast(Any, other)):
+            return False  # without a copy of each part
         return bool(self.copy() == other)
 
     def __ne__(self: Any, other: object) -> bool:
-        return bool(self.copy() != other)
+        return not self == other
 
     def __lt__(self: Any, other: Any) -> bool:
         return bool(self.copy() < other)

@@ -574,6 +574,25 @@ def test_a_handler_cannot_change_its_input() -> None:
     assert result["messages"][0].content == "hi"
 
 
+def test_a_look_at_the_length_of_a_conversation_copies_no_message() -> None:
+    copied: list[str] = []
+
+    class Counted(HumanMessage):
+        def __deepcopy__(self, memo: Any = None) -> Counted:
+            copied.append(str(self.id))
+            return self
+
+    found, _, app = contexts()
+    app.invoke({"messages": [Counted(content="hi", id="h1"), Counted(content="again", id="h2")]}, config())
+    said = found[0].state["messages"]
+    copied.clear()
+    assert len(said) == 3
+    assert said != []
+    assert said != [said]
+    assert copied == []
+    assert said == [*said]
+
+
 @MODES
 def test_handlers_find_the_graphs_own_store_and_config(mode: str) -> None:
     """Sync ones too, on their thread."""
