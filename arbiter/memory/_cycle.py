@@ -168,9 +168,6 @@ class EvaluationCycle(EvaluatorGroup):
         seconds("after_idle_s", after_idle_s)
         if not callable(clock):
             raise wrong("clock", f"expected a function that returns an aware time, got {clock!r:.80}.")
-        now: Any = clock()
-        if not isinstance(now, datetime) or now.tzinfo is None:
-            raise wrong("clock", f"expected aware times, got {now!r:.80}. Write lambda: datetime.now(UTC).")
         if not isinstance(is_private, bool) and not callable(is_private):
             raise wrong(
                 "is_private", f"expected True, False or a function of the config, got {is_private!r:.80}."
@@ -275,6 +272,9 @@ class EvaluationCycle(EvaluatorGroup):
 
     def _new_turn(self, evaluators: Sequence[NodeEvaluator], finished: FinishedRun) -> Turn:
         """The turn of these evaluators, with all that is not there later."""
+        now = self.clock()
+        if getattr(now, "tzinfo", None) is None:
+            self._reports.naive(now)
         new_messages = written(finished.returned, self.messages_key)
         name_messages(new_messages)
         runtime = runtime_of(finished.config)
@@ -283,7 +283,7 @@ class EvaluationCycle(EvaluatorGroup):
         return Turn(
             evaluators=evaluators,
             run=finished,
-            ended_at=self.clock(),
+            ended_at=now,
             runtime=runtime,
             messages=given(finished.input, self.messages_key),
             new_messages=new_messages,

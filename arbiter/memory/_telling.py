@@ -56,6 +56,14 @@ class Told:
                 *(name, seconds, _ADDRESS[0].lower() + _ADDRESS[1:]),
             )
 
+    def naive(self, now: object) -> None:
+        if self._once.is_new("naive"):
+            _log.warning(
+                "no facts are learned or shown, because the clock of the EvaluationCycle returned %r, a time without a "
+                "zone. Write clock=lambda: datetime.now(UTC).",
+                now,
+            )
+
     def strangers(self) -> None:
         if self._once.is_new("strangers"):
             _log.warning(

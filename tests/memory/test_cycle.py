@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import pytest
@@ -848,12 +848,21 @@ def _messages(chunk: Any) -> Any:
         ("messages_key", 3),
         ("store", {}),
         ("max_context_chars", 0),
-        ("clock", lambda: datetime.fromisoformat("2026-03-14")),
+        ("clock", "now"),
     ],
 )
 def test_a_wrong_option_is_refused_at_once(option: str, value: Any) -> None:
     with pytest.raises(ParameterError, match=f"EvaluationCycle: {option}: expected"):
         EvaluationCycle(**{option: value})
+
+
+def test_a_clock_may_be_set_after_the_cycle_is_made() -> None:
+    now: dict[str, datetime] = {}
+    found: list[datetime] = []
+    _, app = governed(E("A", [], handler=lambda ctx: found.append(ctx.ended_at)), clock=lambda: now["now"])
+    now["now"] = datetime(2026, 3, 14, tzinfo=UTC)
+    app.invoke(hi(), config())
+    assert found == [now["now"]]
 
 
 def test_a_selector_that_is_a_model_needs_one() -> None:

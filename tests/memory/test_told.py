@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from arbiter.memory import (
     FactEvaluator,
     FactsProvider,
     GoalEvaluator,
+    HandlerOutcome,
     ReflectionEvaluator,
     TimeProvider,
     evaluator,
@@ -98,6 +100,25 @@ def test_messages_under_another_key_than_the_cycles_are_reported_once(
     assert told == (
         "evaluators 'GET_FACTS', 'UPDATE_GOAL' cannot work: the state has no 'chat', and messages at 'messages'. "
         "Give the EvaluationCycle messages_key='messages'."
+    )
+
+
+@MODES
+def test_a_clock_without_a_zone_is_reported_once(caplog: pytest.LogCaptureFixture, mode: str) -> None:
+    """Evaluators that need no times work with it."""
+    quiet = evaluator("QUIET", description="Needs nothing.")(
+        lambda ctx: HandlerOutcome(0.5, True, "done", {})
+    )
+    item = talk(
+        quiet,
+        TimeProvider(),
+        cycle=EvaluationCycle(clock=lambda: datetime.fromisoformat("2026-03-14")),
+        mode=mode,
+    )
+    assert (item.evaluation_results["QUIET"].score, item.errors) == (0.5, {})
+    [told] = warnings_in(caplog)
+    assert told.startswith(
+        "no facts are learned or shown, because the clock of the EvaluationCycle returned datetime"
     )
 
 
