@@ -164,6 +164,13 @@ def _all_messages(value: object) -> bool:
 
 def without_transient(run: NodeRun, output: Any) -> Any:
     """The output without the transient advice, in case the node returned it."""
+    from langgraph.func import entrypoint
+
+    ends: Any = output
+    if isinstance(output, entrypoint.final):
+        return entrypoint.final(
+            value=without_transient(run, ends.value), save=without_transient(run, ends.save)
+        )
     transient = run.transient
 
     def part_for(part: Any) -> Any:

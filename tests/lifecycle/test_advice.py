@@ -12,6 +12,7 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
+from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, RetryPolicy, Send, interrupt
@@ -639,6 +640,30 @@ def test_advice_reaches_a_graph_whose_state_is_a_list_of_messages(mode: str) -> 
     assert seen == [["SECRET", "hi"]]
     assert [part.content for part in output] == ["hi", "hello"]
     assert not arbiter_os.history.item.errors
+
+
+@MODES
+@pytest.mark.parametrize("listed", [False, True])
+def test_an_entrypoint_saves_no_advice_with_its_messages(listed: bool, mode: str) -> None:
+    saver = InMemorySaver()
+    heard: list[list[str]] = []
+
+    @entrypoint(checkpointer=saver)
+    def talk(said: Any, *, previous: Any = None) -> Any:
+        before: Any = [] if previous is None else previous["messages"]
+        messages = [*before, *(said if listed else said["messages"])]
+        heard.append([part.text for part in messages])
+        return entrypoint.final(value={"messages": messages}, save={"messages": messages})
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("tell", "SECRET"))
+    app: Any = arbiter_os.govern(cast(Any, talk))
+    for text in ("hi", "again"):
+        messages = [HumanMessage(text)]
+        output: Any = run(app, messages if listed else {"messages": messages}, thread("t"), mode=mode)
+    assert heard == [["SECRET", "hi"], ["hi", "SECRET", "again"]]
+    assert [part.text for part in output["messages"]] == ["hi", "again"]
+    assert "SECRET" not in repr(saver.blobs) + repr(saver.writes) + repr(saver.storage)
 
 
 @pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
