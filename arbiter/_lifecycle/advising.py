@@ -24,8 +24,7 @@ def advise(run: NodeRun) -> Steps:
     """Ask all advisors. Returns `Raised` to stop the node if the run was cancelled or set up wrongly, else
     None.
     """
-    if not run.is_graph:
-        _take_inherited(run)
+    waiting = [] if run.is_graph else _take_inherited(run)
     blocks: dict[str, list[tuple[str, Advisor, Any]]] = {}
     for number, registration in enumerate(run.plan.advisors):
         state = freeze(as_state(run.input))
@@ -46,48 +45,67 @@ def advise(run: NodeRun) -> Steps:
                 blocks.setdefault(registration.contract.block, []).append((id, registration.contract, advice))
             continue
         try:
-            _give(run, registration.contract, advice, id)
+            _give(run, registration.contract, advice, id, registration.contract.messages_key)
         except Exception as exc:
             run.record.failed(f"advisor {registration.name}", describe(exc))
-    for members in blocks.values():
-        _add_block(run, members)
+    given = [names for members in blocks.values() if (names := _add_block(run, members))]
+    for handed in waiting:
+        if any(handed.block <= names for names in given):
+            handed.taken = True
+        else:
+            _take(run, handed)
     return None
 
 
-def _add_block(run: NodeRun, members: Sequence[tuple[str, Advisor, Any]]) -> None:
-    id, lead, _ = members[0]
+def _add_block(run: NodeRun, members: Sequence[tuple[str, Advisor, Any]]) -> frozenset[str]:
+    """Add the advice of a block. Returns the names of its advisors; none if there is no advice."""
+    id, lead, first = members[0]
     names = frozenset(advisor.name for _, advisor, _ in members)
+    # An answer may know better where its node has the messages.
+    key = getattr(first, "messages_key", None) or lead.messages_key
     try:
-        _give(run, lead, lead.compose([advice for _, _, advice in members]), id, names)
+        advice = lead.compose([advice for _, _, advice in members])
+        _give(run, lead, advice, id, key, names)
     except Exception as exc:
         run.record.failed(f"advisor {lead.name}", describe(exc))
+        return frozenset()
+    return frozenset() if _is_nothing(advice) else names
 
 
-def _give(run: NodeRun, advisor: Advisor, advice: Any, id: str, block: frozenset[str] = frozenset()) -> None:
+def _give(
+    run: NodeRun, advisor: Advisor, advice: Any, id: str, key: str, block: frozenset[str] = frozenset()
+) -> None:
     """Add advice to the node's input, or keep it for the nodes inside."""
     if not run.is_graph:
-        add_transient(run, advice, id, key=advisor.messages_key)
+        add_transient(run, advice, id, key=key)
     elif not _is_nothing(advice):
-        run.handed = (*run.handed, DelegatedAdvice(advisor.name, advice, id, advisor.messages_key, block))
+        run.handed = (*run.handed, DelegatedAdvice(advisor.name, advice, id, key, block))
 
 
 def _is_nothing(advice: Any) -> bool:
     return advice is None or (isinstance(advice, str | Mapping | Sequence) and not advice)
 
 
-def _take_inherited(run: NodeRun) -> None:
-    """Add the advice for the graph around this node, as far as the node's input has a place for it. A node that
-    asks all advisors of a block itself needs it only once."""
+def _take_inherited(run: NodeRun) -> list[DelegatedAdvice]:
+    """Add the advice for the graph around this node. Returns the blocks whose advisors the node asks itself: it needs
+    them only if its own advisors do not answer."""
     asked = {registration.name for registration in run.plan.advisors}
+    waiting: list[DelegatedAdvice] = []
     for handed in run.inherited:
         if handed.block and handed.block <= asked:
-            handed.taken = True
-            continue
-        try:
-            add_transient(run, handed.advice, handed.id, key=handed.messages_key)
-        except TypeError:
-            continue
-        handed.taken = True
+            waiting.append(handed)
+        else:
+            _take(run, handed)
+    return waiting
+
+
+def _take(run: NodeRun, handed: DelegatedAdvice) -> None:
+    """Add advice for the graph around this node if the node's input has a place for it."""
+    try:
+        add_transient(run, handed.advice, handed.id, key=handed.messages_key)
+    except TypeError:
+        return
+    handed.taken = True
 
 
 def note_untaken(run: NodeRun) -> None:

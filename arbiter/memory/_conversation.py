@@ -74,9 +74,14 @@ def window(messages: Sequence[BaseMessage], length: int, *, end: int | None = No
     return found[::-1]
 
 
+def raw(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A state to look at: a read-only one would copy each object that is read."""
+    return dict(dict[str, Any].items(state)) if isinstance(state, dict) else state
+
+
 def misplaced(state: Mapping[str, Any], key: str) -> str | None:
     """The cause of what cannot work, if a state has its messages under another key than the cycle's."""
-    for other, value in state.items() if key not in state else ():
+    for other, value in raw(state).items() if key not in state else ():
         if other != ROOT and isinstance(value, list) and value and isinstance(value[-1], BaseMessage):
             return (
                 f"the state has no {key!r}, and messages at {other!r}. "

@@ -609,6 +609,34 @@ def test_advice_for_a_graph_goes_to_its_nodes_and_into_none_of_its_checkpoints(
     assert "SECRET" not in repr(saver.blobs) + repr(saver.writes) + repr(saver.storage)
 
 
+class Topic(Advisor):
+    block = "topics"
+
+    def advise(self, history: History, state: Mapping[str, Any]) -> str | None:
+        return state.get("topic")
+
+    def compose(self, parts: Any) -> str:
+        return ", ".join(parts)
+
+
+@MODES
+def test_a_block_for_a_graph_reaches_nodes_that_get_none_of_their_own(mode: str) -> None:
+    """An advisor without a target is asked for the nodes inside, too, whose state may lack what it reads."""
+    heard: list[list[str]] = []
+
+    def speak(state: Any) -> Any:
+        heard.append([part.text for part in state["messages"]])
+        return {}
+
+    agent: Any = StateGraph(support.Chat).add_node("speak", speak).add_edge(START, "speak").compile()
+    builder = StateGraph(Chat).add_node("agent", agent).add_edge(START, "agent")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Topic("topic"))
+    run(arbiter_os.govern(builder.compile()), {"messages": [HumanMessage("hi")], "topic": "Owls"}, mode=mode)
+    assert heard == [["Owls", "hi"]]
+    assert not any(item.errors for item in arbiter_os.history.items())
+
+
 def test_advice_without_a_place_in_any_node_of_a_graph_is_reported() -> None:
     """Lost advice is reported."""
     inside = chain(Spy("a"))

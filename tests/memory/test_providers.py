@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 import pytest
 from hypothesis import given
@@ -22,6 +22,7 @@ from langgraph.graph.message import add_messages
 from langgraph.store.base import BaseStore, Op
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
+from langgraph.types import Send
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
@@ -784,6 +785,94 @@ def test_the_block_goes_to_the_messages_under_the_cycles_key(state: Any, mode: s
     run(arbiter_os.govern(builder.compile()), said, {"configurable": {"user_id": USER}}, mode=mode)
     assert [len(each) for each in heard] == [2]
     assert "User has a cat" in heard[0][0]
+
+
+class Both(TypedDict):
+    messages: Annotated[list[Any], add_messages]
+    talk: Annotated[list[Any], add_messages]
+
+
+def noted(provider: Provider, cycle: EvaluationCycle) -> tuple[Any, list[list[str]]]:
+    """A graph with two lists of messages, and those of them that had the note in each run."""
+    found: list[list[str]] = []
+
+    def speak(state: Both) -> Any:
+        lists: dict[str, list[Any]] = {"messages": state["messages"], "talk": state["talk"]}
+        found.append([key for key, part in lists.items() if "A note" in part[0].text])
+        return {}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluation_cycle(cycle)
+    arbiter_os.add_advisor(provider)
+    graph = StateGraph(Both).add_node("speak", speak).add_edge(START, "speak").compile()
+    return arbiter_os.govern(graph), found
+
+
+BOTH: Any = {"messages": [HumanMessage("Hi")], "talk": [HumanMessage("Hello")]}
+
+
+class Empty(Provider):
+    def get(self, ctx: ProviderContext) -> ProviderResult:
+        return ProviderResult()
+
+
+class Note(Provider):
+    def get(self, ctx: ProviderContext) -> ProviderResult:
+        return ProviderResult(text="A note")
+
+
+def test_two_graphs_with_one_provider_get_the_block_under_their_own_keys() -> None:
+    """Also if one of them runs while the other one waits for the provider."""
+
+    class Busy(Note):
+        def get(self, ctx: ProviderContext) -> ProviderResult:
+            if ctx.messages_key == "talk":
+                other.invoke(BOTH)
+            return super().get(ctx)
+
+    provider = Busy("busy")
+    talking, heard = noted(provider, EvaluationCycle(messages_key="talk"))
+    other, others = noted(provider, EvaluationCycle())
+    talking.invoke(BOTH)
+    assert (heard, others) == ([["talk"]], [["messages"]])
+
+
+@MODES
+def test_a_providers_own_key_precedes_that_of_the_cycle(mode: str) -> None:
+    class Talking(Note):
+        messages_key = "talk"
+
+    app, heard = noted(Talking("talking"), EvaluationCycle())
+    run(app, BOTH, THREAD, mode=mode)
+    assert heard == [["talk"]]
+
+
+@MODES
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_provider_copies_nothing_of_a_state_without_messages(is_sent: bool, mode: str) -> None:
+    copied: list[int] = []
+
+    class Page:
+        def __deepcopy__(self, memo: Any = None) -> Page:
+            copied.append(1)
+            return self
+
+    def read(state: Any) -> dict[str, Any]:
+        return {}
+
+    def send(state: Any) -> Send:
+        return Send("read", pages if is_sent else state)
+
+    pages: Any = [Page() for _ in range(9)]
+    builder: Any = StateGraph(cast(Any, dict))
+    builder.add_node("read", read)
+    builder.add_conditional_edges(START, send, ["read"])
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluation_cycle(EvaluationCycle())
+    arbiter_os.add_advisor(Empty("empty"))
+    run(arbiter_os.govern(builder.compile()), {"page": pages[0]}, THREAD, mode=mode)
+    assert copied == []
+    assert not arbiter_os.history.item.errors
 
 
 @MODES

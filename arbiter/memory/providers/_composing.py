@@ -37,7 +37,8 @@ class ProviderResult:
 class Section:
     """The outcome of one provider: its result and heading, or an error.
 
-    The lowest `position` comes first. `max_chars` limits the whole block; None for the default.
+    The lowest `position` comes first. `max_chars` limits the whole block; None for the default. `messages_key` is
+    where the node has the messages; None for the provider's own.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Section:
     heading: str = ""
     error: str = ""
     max_chars: int | None = None
+    messages_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from arbiter.history._items import History
 from arbiter.instructions import Instruction
 from arbiter.memory._characters import Character
 from arbiter.memory._context import NotAvailableError
-from arbiter.memory._conversation import Shown, misplaced, text_of, window
+from arbiter.memory._conversation import Shown, misplaced, raw, text_of, window
 from arbiter.memory._entities import Entity
 from arbiter.memory._off_record import without_hidden
 from arbiter.memory._outcomes import call
@@ -154,11 +154,11 @@ class Provider(Advisor):
             return None
         if LOOP.is_here:
             raise ProviderError(f"provider {self.name!r} would wait for the event loop that it is called on.")
-        return self._said(_waited(LOOP.submit(section_of(self, asked[0])), self.deadline), asked[1])
+        return self._said(_waited(LOOP.submit(section_of(self, asked[0])), self.deadline), *asked)
 
     async def aadvise(self, history: History, state: Mapping[str, Any]) -> Any:
         asked = self._asked(history, state)
-        return None if asked is None else self._said(await section_of(self, asked[0]), asked[1])
+        return None if asked is None else self._said(await section_of(self, asked[0]), *asked)
 
     def compose(self, parts: Sequence[Any]) -> str | None:
         """The block of all sections; None if it is empty."""
@@ -182,23 +182,28 @@ class Provider(Advisor):
         if not hasattr(cycle, "provider_context"):
             self.told.missing("provider", [self.name], NO_CYCLE)
             return None
-        if _is_calls(state.get(ROOT)):
+        if _is_calls(raw(state).get(ROOT)):
             return None
         ctx: ProviderContext | None = cycle.provider_context(history, state)
         if ctx is None:
             return None
-        if ctx.messages_key in state:
-            self.messages_key = ctx.messages_key
-        elif (cause := misplaced(state, ctx.messages_key)) is not None:
+        cause = None if self._has_own_key else misplaced(state, ctx.messages_key)
+        if cause is not None:
             self.told.missing("provider", [self.name], cause)
         return ctx, cycle.max_context_chars
 
-    def _said(self, section: Section, max_chars: int) -> Section | None:
+    def _said(self, section: Section, ctx: ProviderContext, max_chars: int) -> Section | None:
         if section.error:
             raise ProviderError(section.error)
         if section.result is None or not section.result.text.strip():
             return None
-        return replace(section, max_chars=max_chars)
+        key = None if self._has_own_key else ctx.messages_key
+        return replace(section, max_chars=max_chars, messages_key=key)
+
+    @property
+    def _has_own_key(self) -> bool:
+        """True if a program gave the provider another `messages_key`, which comes before the cycle's."""
+        return self.messages_key != Advisor.messages_key
 
 
 def _is_calls(sent: Any) -> bool:
