@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
@@ -122,6 +122,16 @@ def lines(composed: ComposedContext) -> list[str]:
 
 
 # Facts --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_of", [None, NOW])
+def test_dates_are_of_the_clocks_zone_and_until_names_the_last_day(as_of: datetime | None) -> None:
+    store, tokyo = InMemoryStore(), timezone(timedelta(hours=9))
+    remember(store, fact("a", "User is in Rome", days=0.7, valid_to=datetime(2026, 2, 3, tzinfo=tokyo)))
+    ctx = context(store, clock=lambda: datetime(2026, 2, 1, tzinfo=tokyo))
+    assert lines(told(FactsProvider(as_of=as_of), ctx)) == [
+        "[conf=0.60, 2026-01-31, until 2026-02-02] User is in Rome"
+    ]
 
 
 @STORES

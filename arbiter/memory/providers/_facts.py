@@ -89,10 +89,11 @@ class FactsProvider(Provider):
             finer = await self._finer(store, places, chosen, ctx, now)
             chosen = {fact.id: fact for fact in _finest(chosen, finer)}
             chosen = {fact.id: _as_seen(fact, chosen) for fact in _unreplaced(chosen)}
-        shown = self._ranked(chosen.values(), self.as_of or now)
+        at = now if self.as_of is None else time_in(self.as_of, now.tzinfo)
+        shown = self._ranked(chosen.values(), at)
         # Asked once: what the user says then is the answer.
         lines = [ASK_BACK] if pending is not None and not pending.turns else []
-        lines += [line_of(fact, self.as_of or now) for fact in shown]
+        lines += [line_of(fact, at) for fact in shown]
         text = "\n".join([*lines, *(line_of(fact, now, about=name) for name, fact in others)])
         return self._result(
             text,
