@@ -115,10 +115,12 @@ def path_of(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def parameters_of(thing: Any) -> dict[str, Any]:
-    """The parameters of an object's constructor that it keeps under their names, with their values."""
+def parameters_of(thing: Any, kind: type | None = None) -> dict[str, Any]:
+    """The parameters of the constructor of `kind`, by default that of its class, that an object keeps under their
+    names, with their values."""
+    made_by: Any = kind or type(thing)
     try:
-        names = list(signature(type(thing).__init__).parameters)[1:]
+        names = list(signature(made_by.__init__).parameters)[1:]
     except (TypeError, ValueError):
         return {}
     return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
@@ -154,7 +156,7 @@ def _arguments_of(thing: Any) -> Any:
         return {}
     kept = {name: own[key] for name in names for key in (name, f"_{name}") if key in own}
     counted = {name: value for name, value in kept.items() if is_constant(name, value)}
-    return {name: found for name, value in counted.items() if (found := _as_data(value)) is not _NO_DATA}
+    return {name: found for name, value in counted.items() if (found := as_data(value)) is not NO_DATA}
 
 
 def is_constant(name: str, value: Any) -> bool:
@@ -174,15 +176,15 @@ def _is_place(text: str) -> bool:
 
 _DATA = (bool, int, float, str, tuple, list, dict, type(None))
 _KEY = re.compile(r"((api|access|secret)_?(key|token)|password)$", re.IGNORECASE)
-_NO_DATA = object()
+NO_DATA = object()
 
 
-def _as_data(value: Any) -> Any:
-    """The value as JSON; `_NO_DATA` if it has no such form, such as a list that holds itself."""
+def as_data(value: Any) -> Any:
+    """The value as JSON; `NO_DATA` if it has no such form, such as a list that holds itself."""
     try:
         return plain(value)
     except Exception:
-        return _NO_DATA
+        return NO_DATA
 
 
 # Code ---------------------------------------------------------------------------------------------
@@ -211,7 +213,7 @@ def _read_code(function: FunctionType) -> Any:
     captured = [
         found
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
-        if _is_data(name, cell) and (found := _as_data(cell.cell_contents)) is not _NO_DATA
+        if _is_data(name, cell) and (found := as_data(cell.cell_contents)) is not NO_DATA
     ]
     return [_shape(tree) if tree is not None else _bytecode(code), captured]
 
@@ -226,15 +228,18 @@ def _is_data(name: str, cell: Any) -> bool:
 def class_code(kind: type) -> Iterator[Any]:
     """The code of a class and of its base classes, as far as it is a user's own."""
     for base in kind.__mro__:
-        if base.__module__.partition(".")[0] in _NOT_USERS:
-            continue
-        if base not in _shapes and (tree := _class_tree(base)) is not None:
-            _shapes[base] = _shape(tree)
-        if base in _shapes:
-            yield _shapes[base]
-        else:
-            members: Mapping[str, Any] = vars(base)
-            yield {name: code_of(each) for name, each in members.items() if isinstance(each, FunctionType)}
+        if base.__module__.partition(".")[0] not in _NOT_USERS:
+            yield body_code(base)
+
+
+def body_code(kind: type) -> Any:
+    """The code of a class without that of its base classes."""
+    if kind not in _shapes and (tree := _class_tree(kind)) is not None:
+        _shapes[kind] = _shape(tree)
+    if kind in _shapes:
+        return _shapes[kind]
+    members: Mapping[str, Any] = vars(kind)
+    return {name: code_of(each) for name, each in members.items() if isinstance(each, FunctionType)}
 
 
 _NOT_USERS = frozenset({"builtins", "arbiter", "abc", "typing", "langchain_core", "langgraph", "pydantic"})

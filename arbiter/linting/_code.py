@@ -21,7 +21,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, Send, interrupt
 from pydantic import BaseModel
 
-from arbiter._values.versions import class_code, is_constant, kept_by, plain
+from arbiter._values.versions import NO_DATA, as_data, body_code, is_constant, kept_by, plain
 
 _FRAMEWORK = ("langchain", "langgraph", "langsmith", "pydantic")
 _DEPTH = 3
@@ -89,19 +89,24 @@ def code_behind(graph: Pregel[Any, Any, Any, Any]) -> list[Any]:
     own = set(map(_package, bodies))
 
     def is_foreign(function: FunctionType) -> bool:
-        is_of_others = _is_installed(function, function.__code__.co_filename)
-        return _is_framework(function) or (_package(function) not in own and is_of_others)
+        return _is_framework(function) or (_package(function) not in own and _is_installed(function))
 
     found = [[function, _constants(function, seen)] for function in _called(bodies, is_foreign)]
     return [*found, *(each for each in held if not isinstance(each, FunctionType))]
 
 
 def _package(thing: FunctionType | type) -> str:
-    return str(thing.__module__).partition(".")[0]
+    # Not the `__module__` of a function: a decorator sets it to that of the function that it wraps.
+    module: Any = thing.__module__ if isinstance(thing, type) else thing.__globals__.get("__name__")
+    return str(module).partition(".")[0]
 
 
-def _is_installed(thing: FunctionType | type, path: str) -> bool:
-    """True for code of Python's own or of an installed package, in a file of that path."""
+def _is_installed(thing: FunctionType | type) -> bool:
+    """True for code of Python's own or of an installed package."""
+    if isinstance(thing, FunctionType):
+        path = thing.__code__.co_filename
+    else:
+        path = getattr(sys.modules.get(thing.__module__), "__file__", None) or ""
     return _package(thing) in sys.stdlib_module_names or not _INSTALLED.isdisjoint(Path(path).parts)
 
 
@@ -111,11 +116,25 @@ def _constants(function: FunctionType, seen: dict[int, Any]) -> dict[str, Any]:
     for code in _codes(function.__code__):
         for name, value in _named(code, function):
             if (isinstance(value, str) or name.isupper()) and is_constant(name, value):
-                if not name.startswith("__"):
-                    found[name] = value
+                data = _as_first_seen(function, name, value)
+                if data is not NO_DATA and not name.startswith("__"):
+                    found[name] = data
             elif isinstance(value, Runnable | BaseMessage) and (held := list(_held(value, name, seen))):
                 found[name] = held
     return found
+
+
+_first_seen: dict[tuple[Any, str], tuple[Any, Any]] = {}
+
+
+def _as_first_seen(function: FunctionType, name: str, value: Any) -> Any:
+    """The constant as it was when it was first asked for: a list that grows as the graph runs changes no version."""
+    key = function.__globals__.get("__name__"), name
+    kept, data = _first_seen.get(key, (None, None))
+    if kept is not value:
+        data = as_data(value)
+        _first_seen[key] = value, data
+    return data
 
 
 def _held(thing: Any, name: str, seen: dict[int, Any]) -> Iterator[Any]:
@@ -152,9 +171,12 @@ def _held(thing: Any, name: str, seen: dict[int, Any]) -> Iterator[Any]:
         yield from _held(target.__func__, name, seen)
         yield from _held(target.__self__, name, seen)
     elif isinstance(thing, FunctionType):
+        wrapped: Any = getattr(thing, "__wrapped__", None)
         if not _is_framework(thing):
-            yield thing
+            is_wrapper = wrapped is not None and _is_installed(thing)
+            yield from _held(wrapped, name, seen) if is_wrapper else (thing,)
             return
+        yield from _held(wrapped, name, seen)
         for variable, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
             try:
                 value = cell.cell_contents
@@ -163,7 +185,7 @@ def _held(thing: Any, name: str, seen: dict[int, Any]) -> Iterator[Any]:
             yield from _held(value, variable, seen)
     elif isinstance(thing, type):
         if issubclass(target, BaseModel) and not _is_framework(target):
-            yield plain(target)
+            yield from (data for data in (as_data(target),) if data is not NO_DATA)
     else:
         if isinstance(thing, BaseTool):
             yield [thing.name, thing.description]
@@ -171,12 +193,18 @@ def _held(thing: Any, name: str, seen: dict[int, Any]) -> Iterator[Any]:
         if _is_framework(kind):
             for part in _PARTS:
                 yield from _held(getattr(thing, part, None), part, seen)
-        elif not _is_installed(kind, getattr(sys.modules.get(kind.__module__), "__file__", None) or ""):
+        elif _is_installed(kind):
+            kept: Mapping[str, Any] = getattr(thing, "__dict__", {})
+            wrapped = kept.get("__wrapped__") or kept.get("func")  # the function behind a cache, say
+            for part in (getattr(kind, each, None) for each in _CALLED) if wrapped is None else (wrapped,):
+                yield from _held(part, name, seen)
+        else:
             own: Any = getattr(thing, "version", None)
-            told = [own] if isinstance(own, str | int) else [*class_code(kind), kept_by(thing)]
+            bases = [base for base in kind.__mro__ if not _is_framework(base) and not _is_installed(base)]
+            told = [own] if isinstance(own, str | int) else [*map(body_code, bases), kept_by(thing)]
             yield from filter(None, told)
-            for method in ("__call__", "invoke"):
-                yield from _held(getattr(kind, method, None), method, seen)
+            for base, method in itertools.product(bases, _CALLED):
+                yield from _held(vars(base).get(method), method, seen)
 
 
 def _bodies(graph: Any) -> Iterator[Any]:
@@ -190,6 +218,8 @@ def _bodies(graph: Any) -> Iterator[Any]:
             yield branch.path
 
 
+_CALLED = ("__call__", "invoke")
+"""The methods by which a body runs."""
 _PROMPT = re.compile("prompt|template|system|instruction")
 _PARTS = (
     "func", "afunc", "coroutine", "bound", "steps", "tools_by_name", "messages", "prompt", "template", "schema",

@@ -7,12 +7,13 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from threading import Semaphore
+from typing import Any, cast
 
 import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType]
@@ -20,6 +21,7 @@ from langchain.agents.middleware import dynamic_prompt
 from langchain_core.messages import AIMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langgraph.graph import END, START, MessagesState, StateGraph
+from pydantic import BaseModel, ConfigDict
 
 from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.evaluators import JudgeEvaluator
@@ -255,6 +257,54 @@ def test_other_prompts_and_arguments_of_a_graph_make_its_answers_stale(
         monkeypatch.setitem(globals(), "TOP_K", 4)
     with pytest.raises(RecordingError, match="the code of its nodes changed"):
         suite.run((after or before)(), mode="mock")
+
+
+class Locked(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    lock: Semaphore
+
+
+CALLS: list[str] = []
+KINDS = {"lock": Semaphore(), "kind": Locked}
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+
+def counting(state: Any) -> Any:
+    CALLS.append(f"{len(KINDS)} {len(LOOP)}")
+    return {"messages": [AIMessage("Hi.")]}
+
+
+def test_a_constant_that_grows_or_has_no_json_form_leaves_the_answers_valid() -> None:
+    suite = Suite("own", [Case("a", {"messages": [{"role": "user", "content": "Hi"}]})])
+    suite.run(of_one(counting), mode="record")
+    assert suite.run(of_one(counting), mode="mock").rows["completed"].mean == 1
+
+
+@dataclass(frozen=True)
+class Counted:
+    n: int = 0
+
+
+def two(state: Counted) -> dict[str, int]:
+    return {"n": 2}
+
+
+def three(state: Counted) -> dict[str, int]:
+    return {"n": 3}
+
+
+def test_other_code_behind_a_cache_makes_answers_stale() -> None:
+    def graph(node: Any) -> Any:
+        return (
+            StateGraph(Counted).add_node("node", cast(Any, lru_cache(node))).add_edge(START, "node").compile()
+        )
+
+    suite = Suite("own", [Case("a", {"n": 1})])
+    suite.run(graph(two), mode="record")
+    assert suite.run(graph(two), mode="mock").rows["completed"].mean == 1
+    with pytest.raises(RecordingError, match="the code of its nodes changed"):
+        suite.run(graph(three), mode="mock")
 
 
 def test_recording_asks_only_missing_questions() -> None:
@@ -597,7 +647,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from string import capwords
-from helpful import helped
+from helpful import Base, helped, retried
 from langgraph.graph import START, StateGraph
 from arbiter.harness import Case, Suite
 
@@ -608,8 +658,13 @@ def inside(folder, notes):
     notes.append(notes)
     return lambda state: {"log": [folder][0] and "x"}
 
+@retried
 def dumped(state):
     return {"log": helped(capwords(state["log"]))}
+
+class Last(Base):
+    def __call__(self, state):
+        return {"log": state["log"]}
 
 without_source = {}
 exec("def known(state): return {'log': str(state['log'] in {'a', 'b', 'c', 'd', 'e'})}", without_source)
@@ -619,7 +674,25 @@ def main(mode):
     builder.add_node("known", without_source["known"]).add_edge("named", "known")
     builder.add_node("inside", inside(str(Path(sys.argv[1]).absolute()), [])).add_edge("known", "inside")
     builder.add_node("dumped", dumped).add_edge("inside", "dumped")
+    builder.add_node("last", Last()).add_edge("dumped", "last")
     Suite("own", [Case("a", {"log": "a"})]).run(builder.compile(), mode=mode)
+"""
+
+HELPFUL = """
+from functools import wraps
+
+def helped(text):
+    return text[SEED:]
+
+def retried(function):
+    @wraps(function)
+    def wrapper(*args):
+        return function(*args) or SEED
+    return wrapper
+
+class Base:
+    def close(self):
+        return SEED
 """
 
 
@@ -630,14 +703,12 @@ def test_recordings_of_a_graph_in_python_hold_on_other_machines(tmp_path: Path) 
     """
     place = tmp_path / "made.py"
     place.write_text(SCRIPT + "if __name__ == '__main__':\n    main('record')\n", encoding="utf-8")
-    other_python = "import string; string.capwords = lambda text: text; string.capwords.__module__ = 'string'"
+    other_python = "import string; exec('def capwords(text): return text', vars(string))"
     runs = [[str(place), "one"], ["-c", f"{other_python}; import made; made.main('mock')", "two"]]
     packages = tmp_path / "site-packages"
     packages.mkdir()
     for seed, arguments in enumerate(runs):
-        (packages / "helpful.py").write_text(
-            f"def helped(text):\n    return text[{seed}:]\n", encoding="utf-8"
-        )
+        (packages / "helpful.py").write_text(HELPFUL.replace("SEED", str(seed)), encoding="utf-8")
         env = os.environ | {
             "PYTHONHASHSEED": str(seed),
             "PYTHONPATH": os.pathsep.join([*sys.path, str(tmp_path), str(packages)]),
