@@ -64,6 +64,8 @@ class Contract:
 
     kind: ClassVar[str]
     method: ClassVar[str]
+    _versioned_as: ClassVar[type | None] = None
+    """The class whose parameters count in `version`, if not its own."""
     mode_changes: ClassVar[int] = 0
     """How often the mode of any contract has changed. Nodes that were planned before are planned anew."""
 
@@ -132,7 +134,8 @@ class Contract:
         Chat models are no part of it, and neither are its name and its deadline.
         """
         targets: Sequence[tuple[Any, ...] | None] = (self.target_instructions, self.target_nodes)
-        known = {name: value for name, value in parameters_of(self).items() if name not in _NOT_ASKED}
+        given = parameters_of(self, self._versioned_as)
+        known = {name: value for name, value in given.items() if name not in _NOT_ASKED}
         return {
             "class": hash_of(type(self)),
             "targets": hash_of([None if each is None else frozenset(each) for each in targets]),
@@ -213,7 +216,7 @@ class Contract:
             super().__setattr__(name, value)
             return
         self._ensure_mode(value)  # a rule in an unknown mode would have no effect
-        before = self.mode
+        before = getattr(self, "mode", None)  # a subclass's property may have no value yet
         super().__setattr__(name, value)
         if value != before:  # counted only now, so that a plan made in between is not kept
             Contract.mode_changes += 1
@@ -249,7 +252,7 @@ class Contract:
 
 _SEVERAL = (("targets", "names of nodes", "review"), ("needs", "names of evaluators", "quality"))
 """Attributes of a class that are names, with an example of each."""
-_NOT_ASKED = frozenset({"name", "durable", "deadline", "needs", "target_instructions", "target_nodes"})
+_NOT_ASKED = frozenset({"name", "durable", "deadline", "target_instructions", "target_nodes"})
 """Parameters that change no answer, or have a part of their own."""
 
 _FRESH: Mapping[Any, Callable[[], Any]] = {

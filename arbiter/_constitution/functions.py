@@ -122,6 +122,7 @@ def rule_class(function: Callable[..., Any], contract: type[C]) -> type[C]:
         "__doc__": doc,
         "__module__": getattr(function, "__module__", None) or __name__,
         "__reduce__": reduced,
+        "_versioned_as": contract,  # declarations are no part of it, as in the body of a class
         "description": (doc or "").partition("\n")[0],
     }
     body |= _methods(contract, call, looks_at_output="output" in names)

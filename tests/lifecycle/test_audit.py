@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 from hypothesis import given
@@ -462,6 +462,25 @@ def test_a_rule_that_is_switched_holds_so_from_the_next_run_of_a_graph_that_is_g
     assert outcome() == (["work"], "denied", 1)
     checker.mode = router.mode = judge.mode = "off"
     assert outcome() == (["work", "middle", "last"], "completed", 0)
+
+
+def test_a_class_may_keep_its_mode_in_a_property() -> None:
+    class Switched(Check):
+        def __init__(self) -> None:
+            super().__init__("deny", lambda _: False)
+            self.mode = "audit"
+
+    def kept(rule: Any) -> Any:
+        return rule.kept
+
+    def keep(rule: Any, mode: Any) -> None:
+        rule.kept = mode
+
+    cast(Any, Switched).mode = property(kept, keep)
+
+    arbiter_os = ArbiterOS()
+    add(arbiter_os, Switched())
+    assert arbiter_os.govern(chain(Spy("work"))).invoke(GIVEN)["log"] == ["work"]
 
 
 @MODES

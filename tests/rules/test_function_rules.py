@@ -381,6 +381,20 @@ def test_yaml_names_functions_that_route_and_evaluate(tmp_path: Path) -> None:
     assert app.invoke({"log": []})["log"] == ["a", "fix"]
 
 
+def test_the_version_of_a_function_changes_with_its_options_and_not_with_its_declarations() -> None:
+    def made(**options: Any) -> str:
+        arbiter_os = ArbiterOS()
+        arbiter_os.router(name="r", **options)(low)
+        return str(arbiter_os.routers[0].version)
+
+    assert made() == made(targets=["fix"]) == made(needs=["s"]) == made(deadline=3.0)
+    options: list[dict[str, Any]] = [{"max_redirects": 1}, {"on_error": True}, {"target_nodes": ["a"]}]
+    options += [{"target_nodes": ["a"], "targets": ["fix"]}, {"target_nodes": ["b"], "targets": ["fix"]}]
+    first, second, third, fourth, fifth = (made(**each) for each in options)
+    assert third == fourth
+    assert len({made(), first, second, third, fifth}) == 5
+
+
 def test_yaml_names_the_targets_of_a_function_and_the_evaluators_that_it_reads(tmp_path: Path) -> None:
     """As with the decorator, both are checked when a graph is governed."""
     graph = chain(Spy("a", score=0.1), extra=[Spy("fix", score=1.0)])
