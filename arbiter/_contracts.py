@@ -67,7 +67,8 @@ class Contract:
     _versioned_as: ClassVar[type | None] = None
     """The class whose parameters count in `version`, if not its own."""
     mode_changes: ClassVar[int] = 0
-    """How often the mode of any contract has changed. Nodes that were planned before are planned anew."""
+    """How often the mode of any registered contract has changed. Nodes that were planned before are planned anew."""
+    _is_registered: bool = False
 
     name: str = ""
     target_instructions: tuple[Instruction, ...] | None = None
@@ -218,7 +219,8 @@ class Contract:
         self._ensure_mode(value)  # a rule in an unknown mode would have no effect
         before = getattr(self, "mode", None)  # a subclass's property may have no value yet
         super().__setattr__(name, value)
-        if value != before:  # counted only now, so that a plan made in between is not kept
+        # Counted only now, so that a plan made in between is not kept.
+        if self._is_registered and value != before:
             Contract.mode_changes += 1
 
     def _ensure_mode(self, mode: object) -> None:

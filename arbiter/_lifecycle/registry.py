@@ -288,6 +288,7 @@ class Registry:
         if any(queue.evaluator is contract for queue in self.evaluators):
             return
         self._refuse_duplicate(contract)
+        vars(contract)["_is_registered"] = True  # before a plan may have it
         match contract:
             case PolicyChecker():
                 self.checkers.append(Registration.of(contract))

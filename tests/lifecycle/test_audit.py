@@ -464,6 +464,25 @@ def test_a_rule_that_is_switched_holds_so_from_the_next_run_of_a_graph_that_is_g
     assert outcome() == (["work", "middle", "last"], "completed", 0)
 
 
+def test_a_rule_that_is_made_in_a_mode_costs_other_graphs_nothing() -> None:
+    asked: list[str] = []
+
+    class Counted(Check):
+        def applies_to(self, node: str, instruction: Any) -> bool:
+            asked.append(node)
+            return super().applies_to(node, instruction)
+
+    arbiter_os = ArbiterOS()
+    add(arbiter_os, Counted("allow", lambda _: True))
+    app = arbiter_os.govern(chain(Spy("work")))
+    app.invoke(GIVEN)
+    asked.clear()
+    copy.deepcopy(under("audit", Check("other", lambda _: False)))
+    add(ArbiterOS(), under("audit", Check("other", lambda _: False)))
+    app.invoke(GIVEN)
+    assert asked == []
+
+
 def test_a_class_may_keep_its_mode_in_a_property() -> None:
     class Switched(Check):
         def __init__(self) -> None:
