@@ -17,7 +17,8 @@ from arbiter.advice import Advisor
 from arbiter.errors import ConfigurationError, describe
 
 _INSTEAD = "llm_input_messages"
-"""The messages that a hook before the model of LangGraph's prebuilt agent has made: it reads no others."""
+"""The messages that a hook before the model of LangGraph's prebuilt agent has made: it reads no others, and a
+node of another graph may read both."""
 
 
 def advise(run: NodeRun) -> Steps:
@@ -129,14 +130,12 @@ def add_transient(
     if _is_nothing(advice):
         return
     state = as_state(run.input)
-    if _all_messages(state.get(_INSTEAD)):
-        key = _INSTEAD
-    elif not _of_messages(state.get(key), as_state(output).get(key)):
+    if not _of_messages(state.get(key), as_state(output).get(key)):
         key = ROOT if _all_messages(state.get(ROOT)) else "messages"
-    messages: Any = state.get(key)
-    has_messages = isinstance(state.get(key), list)
+    keys = [key] if isinstance(state.get(key), list) else []
+    keys += [_INSTEAD] if _all_messages(state.get(_INSTEAD)) else []
     if isinstance(advice, str):
-        if has_messages:
+        if keys:
             advice = HumanMessage(advice) if feedback else SystemMessage(advice)
         else:
             advice = {"feedback" if feedback else "advice": advice}
@@ -156,15 +155,19 @@ def add_transient(
     added: Any = [given] if isinstance(advice, BaseMessage) else given
     if not isinstance(advice, BaseMessage | Sequence) or not all(isinstance(m, BaseMessage) for m in added):
         raise TypeError(f"advice was a {type(given).__name__}; expected a text, messages or a mapping")
-    if not has_messages:
+    if not keys:
         raise TypeError("advice was messages, but the node's input has no list 'messages'")
     named = [m.model_copy(update={"id": f"{id}-{i}"}) for i, m in enumerate(added)]
+    run.input = with_fields(run.input, {name: _joined(state[name], named) for name in keys})
+    run.transient = {**run.transient, **{m.id: m for m in named if m.id}}
+
+
+def _joined(messages: list[Any], added: Sequence[BaseMessage]) -> list[Any]:
     lead = next((i for i, m in enumerate(messages) if getattr(m, "type", "") != "system"), len(messages))
     # System messages go with the leading ones, because some providers refuse them anywhere else.
-    system = [m for m in named if m.type == "system"]
-    others = [m for m in named if m.type != "system"]
-    run.input = with_fields(run.input, {key: [*messages[:lead], *system, *messages[lead:], *others]})
-    run.transient = {**run.transient, **{m.id: m for m in named if m.id}}
+    system = [m for m in added if m.type == "system"]
+    others = [m for m in added if m.type != "system"]
+    return [*messages[:lead], *system, *messages[lead:], *others]
 
 
 def _of_messages(given: object, said: object) -> bool:

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.func import entrypoint
-from langgraph.graph import START, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 from pydantic import BaseModel
@@ -41,6 +41,10 @@ Answer = Callable[[Any, Any, Any], Any]
 
 class Chat(support.Chat, total=False):
     topic: str
+
+
+class Hooked(MessagesState):
+    llm_input_messages: list[Any]
 
 
 class Tell(Advisor):
@@ -607,6 +611,24 @@ def test_advice_for_a_graph_goes_to_its_nodes_and_into_none_of_its_checkpoints(
     assert seen == [["SECRET", "hi"], ["hi", "hello", "again"]]
     assert not any("SECRET" in chunk for chunk in chunks)
     assert "SECRET" not in repr(saver.blobs) + repr(saver.writes) + repr(saver.storage)
+
+
+@MODES
+def test_advice_reaches_all_messages_of_a_node_that_may_read_either(mode: str) -> None:
+    """A node of a graph with the keys of LangGraph's prebuilt agent may read either of them."""
+    seen: list[dict[str, list[str]]] = []
+
+    def speak(state: Any) -> Any:
+        seen.append({key: [str(part.content) for part in parts] for key, parts in state.items()})
+        return {"messages": [AIMessage("hello")]}
+
+    builder = StateGraph(Hooked).add_node("speak", speak).add_edge(START, "speak")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("tell", "SECRET"))
+    given = {"messages": [HumanMessage("hi")], "llm_input_messages": [HumanMessage("in")]}
+    output = run(arbiter_os.govern(builder.compile()), given, mode=mode)
+    assert seen == [{"messages": ["SECRET", "hi"], "llm_input_messages": ["SECRET", "in"]}]
+    assert "SECRET" not in repr(output)
 
 
 class Topic(Advisor):
