@@ -97,26 +97,26 @@ def _row(
     kind: tuple[Scale, bool],
     is_sampled: bool,
 ) -> Row:
-    values: dict[str, tuple[float | None, ...]] = {}
-    missing: dict[str, tuple[Outcome, ...]] = {}
+    values: dict[str, list[float | None]] = {}
+    missing: dict[str, list[Outcome]] = {}
     if is_sampled:  # the row of one agent
         results = [result for result in results if result.scored(name)]
     for result in results:
         elements = result.elements(name) if is_sampled else ()
         for id, score in elements:
-            values[id] = (*values.get(id, ()), score)
+            values.setdefault(id, []).append(score)
         if elements:
             continue
         value = result.value(name)
-        values[result.case_id] = (*values.get(result.case_id, ()), value)
+        values.setdefault(result.case_id, []).append(value)
         if value is None:
-            missing[result.case_id] = (*missing.get(result.case_id, ()), result.outcome(name))
+            missing.setdefault(result.case_id, []).append(result.outcome(name))
     return Row(
         name=name,
-        cases=values,
+        cases={case: tuple(repeats) for case, repeats in values.items()},
         scale=kind[0],
         version=measure.version,
-        missing=missing,
+        missing={case: tuple(outcomes) for case, outcomes in missing.items()},
         clusters=clusters,
         is_share=kind[1],
         is_sampled=is_sampled,
