@@ -11,7 +11,7 @@ import hashlib
 import json
 import linecache
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -126,37 +126,43 @@ def parameters_of(thing: Any, kind: type | None = None) -> dict[str, Any]:
     return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
 
 
-_kept: dict[int, tuple[ref[Any], Any]] = {}
-"""What objects, by their ids, kept of their arguments when they were first asked: a list that grows later changes no
-version. They are not asked for their own `==` and `hash`."""
+_kept: dict[Any, tuple[ref[Any], Any]] = {}
+"""What objects, by their ids and the form, kept of their arguments when they were first asked: a list that grows later
+changes no version. They are not asked for their own `==` and `hash`."""
 
 _kept_lock = RLock()
 
 
-def kept_by(thing: Any) -> Any:
-    """The arguments of its constructor that an object keeps as they are or behind `_`, as far as they are data."""
-    key = id(thing)
+def kept_by(thing: Any, form: Callable[[Any], Any] | None = None) -> Any:
+    """The arguments of its constructor that an object keeps as they are or behind `_`, as far as they are data, in a
+    form: as JSON, or what the function returns.
+    """
+    form = form or as_data
+    key = id(thing), form
     with _kept_lock:
         if key in _kept and _kept[key][0]() is thing:
             return _kept[key][1]
         try:
             own = ref(thing, lambda _: _kept.pop(key, None))
         except TypeError:  # it has slots
-            return _arguments_of(thing)
+            return _arguments_of(thing, form)
         _kept[key] = own, {}  # for an argument that leads back to it
-        _kept[key] = own, _arguments_of(thing)
+        _kept[key] = own, _arguments_of(thing, form)
         return _kept[key][1]
 
 
-def _arguments_of(thing: Any) -> Any:
+def _arguments_of(thing: Any, form: Callable[[Any], Any]) -> Any:
     own: Mapping[str, Any] = getattr(thing, "__dict__", {})
     try:
-        names = list(signature(type(thing).__init__).parameters)[1:]
+        if isinstance(thing, BaseModel):
+            names = sorted(thing.model_fields_set)
+        else:
+            names = list(signature(type(thing).__init__).parameters)[1:]
     except (TypeError, ValueError):
         return {}
     kept = {name: own[key] for name in names for key in (name, f"_{name}") if key in own}
     counted = {name: value for name, value in kept.items() if is_constant(name, value)}
-    return {name: found for name, value in counted.items() if (found := as_data(value)) is not NO_DATA}
+    return {name: found for name, value in counted.items() if (found := form(value)) is not NO_DATA}
 
 
 def is_constant(name: str, value: Any) -> bool:

@@ -9,9 +9,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
+from threading import RLock
 from types import CodeType, FunctionType, MethodType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+from weakref import WeakKeyDictionary
 
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import BaseMessage
@@ -26,6 +29,7 @@ from arbiter._values.versions import NO_DATA, as_data, body_code, is_constant, k
 _FRAMEWORK = ("langchain", "langgraph", "langsmith", "pydantic")
 _DEPTH = 3
 _MANY = 1000
+_COUNTED = 100_000
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -91,14 +95,12 @@ def code_behind(graph: Pregel[Any, Any, Any, Any]) -> list[Any]:
     def is_foreign(function: FunctionType) -> bool:
         return _is_framework(function) or (_package(function) not in own and _is_installed(function))
 
-    found = [[function, _constants(function, seen)] for function in _called(bodies, is_foreign)]
+    found = [[function, _constants(function)] for function in _called(bodies, is_foreign)]
     return [*found, *(each for each in held if not isinstance(each, FunctionType))]
 
 
-def _package(thing: FunctionType | type) -> str:
-    # Not the `__module__` of a function: a decorator sets it to that of the function that it wraps.
-    module: Any = thing.__module__ if isinstance(thing, type) else thing.__globals__.get("__name__")
-    return str(module).partition(".")[0]
+def _package(thing: Any) -> str:
+    return str(getattr(thing, "__module__", "")).partition(".")[0]
 
 
 def _is_installed(thing: FunctionType | type) -> bool:
@@ -110,31 +112,74 @@ def _is_installed(thing: FunctionType | type) -> bool:
     return _package(thing) in sys.stdlib_module_names or not _INSTALLED.isdisjoint(Path(path).parts)
 
 
-def _constants(function: FunctionType, seen: dict[int, Any]) -> dict[str, Any]:
+def _constants(function: FunctionType) -> dict[str, Any]:
     """The texts that a function names, its constants, which have names in capitals, and the prompts and tools."""
     found: dict[str, Any] = {}
     for code in _codes(function.__code__):
         for name, value in _named(code, function):
-            if (isinstance(value, str) or name.isupper()) and is_constant(name, value):
-                data = _as_first_seen(function, name, value)
-                if data is not NO_DATA and not name.startswith("__"):
-                    found[name] = data
-            elif isinstance(value, Runnable | BaseMessage) and (held := list(_held(value, name, seen))):
-                found[name] = held
+            is_counted = isinstance(value, str | Runnable | BaseMessage) or (
+                name.isupper() and isinstance(value, (*_CONTAINERS, bool, int, float))
+            )
+            if (
+                is_counted
+                and not name.startswith("__")
+                and (data := _data(_owner(function, name, value), name, value))
+            ):
+                found[name] = data
     return found
 
 
-_first_seen: dict[tuple[Any, str], tuple[Any, Any]] = {}
+def _owner(function: FunctionType, name: str, value: Any) -> Any:
+    """The module of a global, which several functions may name, else the function that captured the value."""
+    module = sys.modules.get(function.__module__)
+    return module if getattr(module, name, None) is value else function
 
 
-def _as_first_seen(function: FunctionType, name: str, value: Any) -> Any:
-    """The constant as it was when it was first asked for: a list that grows as the graph runs changes no version."""
-    key = function.__globals__.get("__name__"), name
-    kept, data = _first_seen.get(key, (None, None))
-    if kept is not value:
-        data = as_data(value)
-        _first_seen[key] = value, data
-    return data
+_CONTAINERS: Any = (list, tuple, dict, set, frozenset)
+
+_known: WeakKeyDictionary[Any, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()
+"""The values of modules, functions and partial functions, with their data when it was first asked for: a cache that
+grows as a graph runs changes no version."""
+_known_lock = RLock()
+
+
+def _data(owner: Any, name: str, value: Any) -> Any:
+    """The parts of a value that count, which a module, a function or a partial function has under this name."""
+    with _known_lock:
+        known = _known.setdefault(owner, {})
+        if name not in known or known[name][0] is not value:
+            known[name] = value, []  # for a value that leads back to the owner
+            known[name] = value, _parts(value, name)
+        return known[name][1]
+
+
+def _parts(value: Any, name: str = "") -> Any:
+    """The parts of a value that count in a version, as JSON; none if its own methods fail."""
+    try:
+        return plain(list(itertools.islice(_counted(value, name, {}), _COUNTED)))
+    except Exception:
+        return []
+
+
+def _counted(thing: Any, name: str, seen: dict[int, Any]) -> Iterator[Any]:
+    """The data in a value of this name and the user's parts in it, without what differs from machine to machine."""
+    parts: Any = thing
+    if isinstance(thing, Enum):
+        yield plain(thing)
+    elif not isinstance(thing, _CONTAINERS):
+        yield from [thing] if is_constant(name, thing) else _held(thing, name, seen)
+    elif id(parts) not in seen:
+        seen[id(parts)] = parts
+        yield len(parts)
+        if isinstance(thing, dict):
+            for key, part in parts.items():
+                yield from _counted(key, "", seen)
+                yield from _counted(part, str(key), seen)
+        elif isinstance(thing, set | frozenset):  # has another order in each process
+            yield sorted(repr(part) for part in parts if is_constant("", part))
+        else:
+            for part in parts:
+                yield from _counted(part, name, seen)
 
 
 def _held(thing: Any, name: str, seen: dict[int, Any]) -> Iterator[Any]:
@@ -163,48 +208,60 @@ def _held(thing: Any, name: str, seen: dict[int, Any]) -> Iterator[Any]:
             **{str(at): value for at, value in enumerate(target.args)},
             **target.keywords,
         }
-        if isinstance(target.func, FunctionType) and not _is_framework(target.func):
-            yield from (plain(value) for key, value in given.items() if is_constant(key, value))
-        else:
+        if _is_framework(target.func):
             yield from _held(given, name, seen)
+        else:
+            yield from (_data(thing, key, value) for key, value in given.items())
     elif isinstance(thing, MethodType):
         yield from _held(target.__func__, name, seen)
         yield from _held(target.__self__, name, seen)
     elif isinstance(thing, FunctionType):
-        wrapped: Any = getattr(thing, "__wrapped__", None)
-        if not _is_framework(thing):
-            is_wrapper = wrapped is not None and _is_installed(thing)
-            yield from _held(wrapped, name, seen) if is_wrapper else (thing,)
-            return
+        wrapped = _attribute(thing, "__wrapped__")
         yield from _held(wrapped, name, seen)
-        for variable, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
-            try:
-                value = cell.cell_contents
-            except ValueError:  # not filled yet
-                continue
-            yield from _held(value, variable, seen)
+        if _is_framework(thing):
+            for variable, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
+                try:
+                    value = cell.cell_contents
+                except ValueError:  # not filled yet
+                    continue
+                yield from _held(value, variable, seen)
+        elif wrapped is None or not _is_installed(thing):
+            yield thing
     elif isinstance(thing, type):
-        if issubclass(target, BaseModel) and not _is_framework(target):
-            yield from (data for data in (as_data(target),) if data is not NO_DATA)
+        is_schema = issubclass(target, BaseModel) and not _is_framework(target)
+        if is_schema and (schema := as_data(target)) is not NO_DATA:
+            yield schema
     else:
-        if isinstance(thing, BaseTool):
-            yield [thing.name, thing.description]
-        kind: Any = cast(Any, type(thing))
-        if _is_framework(kind):
-            for part in _PARTS:
-                yield from _held(getattr(thing, part, None), part, seen)
-        elif _is_installed(kind):
-            kept: Mapping[str, Any] = getattr(thing, "__dict__", {})
-            wrapped = kept.get("__wrapped__") or kept.get("func")  # the function behind a cache, say
-            for part in (getattr(kind, each, None) for each in _CALLED) if wrapped is None else (wrapped,):
-                yield from _held(part, name, seen)
-        else:
-            own: Any = getattr(thing, "version", None)
-            bases = [base for base in kind.__mro__ if not _is_framework(base) and not _is_installed(base)]
-            told = [own] if isinstance(own, str | int) else [*map(body_code, bases), kept_by(thing)]
-            yield from filter(None, told)
-            for base, method in itertools.product(bases, _CALLED):
-                yield from _held(vars(base).get(method), method, seen)
+        yield from _held_by(thing, name, seen)
+
+
+def _held_by(thing: Any, name: str, seen: dict[int, Any]) -> Iterator[Any]:
+    """The user's parts of an object that is no function."""
+    if isinstance(thing, BaseTool):
+        yield [thing.name, thing.description]
+    kind: Any = cast(Any, type(thing))
+    for part in (*_WRAPPED, *(_PARTS if _is_framework(kind) else ())):
+        yield from _held(_attribute(thing, part), part, seen)
+    if _is_framework(kind) or _package(kind) in sys.stdlib_module_names:
+        return
+    bases = [base for base in kind.__mro__ if not _is_framework(base) and not _is_installed(base)]
+    if bases:
+        own = _attribute(thing, "version")
+        told = [own] if isinstance(own, str | int) else [*map(body_code, bases), kept_by(thing, _parts)]
+        yield from filter(None, told)
+    for base, method in itertools.product(bases or kind.__mro__, ("__call__", "invoke")):
+        yield from _held(vars(base).get(method), method, seen)
+
+
+def _attribute(thing: Any, name: str) -> Any:
+    """An attribute that an object or its class has. `__getattr__` is not asked: that of a configurable chat model makes
+    the model, which needs its package and key."""
+    kind: Any = cast(Any, type(thing))
+    try:
+        is_own = name in getattr(thing, "__dict__", ()) or hasattr(kind, name)
+        return getattr(thing, name) if is_own else None
+    except Exception:
+        return None
 
 
 def _bodies(graph: Any) -> Iterator[Any]:
@@ -218,13 +275,11 @@ def _bodies(graph: Any) -> Iterator[Any]:
             yield branch.path
 
 
-_CALLED = ("__call__", "invoke")
-"""The methods by which a body runs."""
 _PROMPT = re.compile("prompt|template|system|instruction")
-_PARTS = (
-    "func", "afunc", "coroutine", "bound", "steps", "tools_by_name", "messages", "prompt", "template", "schema",
-)  # fmt: skip
-"""The attributes of a framework's objects that hold what is the user's."""
+_WRAPPED = ("__wrapped__", "func", "afunc", "coroutine", "bound", "steps", "tools_by_name")
+"""The attributes of objects that hold what they call."""
+_PARTS = ("messages", "prompt", "template", "schema")
+"""Further attributes of a framework's objects that hold what is the user's."""
 
 
 def _functions(runnable: Any, depth: int) -> Iterator[FunctionType]:
@@ -303,7 +358,7 @@ def _texts(values: Iterable[Any], depth: int = 0) -> Iterator[str]:
             yield from _texts(_inside(value), depth + 1)
 
 
-def _is_framework(thing: FunctionType | type) -> bool:
+def _is_framework(thing: Any) -> bool:
     return _package(thing).startswith(_FRAMEWORK)
 
 

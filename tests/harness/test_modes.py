@@ -7,9 +7,10 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import lru_cache, partial, update_wrapper
 from operator import itemgetter
 from pathlib import Path
 from threading import Semaphore
@@ -18,6 +19,7 @@ from typing import Any, cast
 import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType]
 from langchain.agents.middleware import dynamic_prompt
+from langchain.chat_models import init_chat_model
 from langchain_core.messages import AIMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -199,6 +201,35 @@ def first_of_all(state: Any) -> Any:
     return {"messages": [AIMessage("a" * TOP_K)]}
 
 
+class Stopping(BaseModel):
+    """A node with fields."""
+
+    stop: str = ""
+
+    def stop_at(self, state: Any, *, k: int = 1) -> Any:
+        return {"messages": [AIMessage(self.stop)]}
+
+
+class Counting:
+    """A decorator that is a class."""
+
+    def __init__(self, node: Any) -> None:
+        update_wrapper(self, node)
+        self.calls = 0
+        self.node = node
+
+    def __call__(self, state: Any) -> Any:
+        return self.node(state)
+
+
+def first_of_none(state: Any) -> Any:
+    return {"messages": [AIMessage("")]}
+
+
+def ask_graph(state: Any, *, graph: Any) -> Any:
+    return graph.invoke(state)
+
+
 def agent(prompt: str, *, tool: str = "Say it.", dynamic: str | None = None) -> Any:
     def say(text: str) -> str:
         return text
@@ -242,9 +273,19 @@ def calling(graph: Any) -> Any:
         (lambda: asking("Be brief."), lambda: asking("Be kind.")),
         (lambda: of_one(Greeter("Hi.").greet), lambda: of_one(Greeter("Hello.").greet)),
         (lambda: of_one(partial(first_k, k=1)), lambda: of_one(partial(first_k, k=2))),
+        (lambda: of_one(Stopping(stop="a").stop_at), lambda: of_one(Stopping(stop="b").stop_at)),
+        (lambda: of_one(partial(Stopping().stop_at, k=1)), lambda: of_one(partial(Stopping().stop_at, k=2))),
+        (
+            lambda: of_one(partial(ask_graph, graph=agent("Be brief."))),
+            lambda: of_one(partial(ask_graph, graph=agent("Be kind."))),
+        ),
+        (lambda: of_one(Counting(first_of_all)), lambda: of_one(Counting(first_of_none))),
         (lambda: of_one(first_of_all), None),
     ],
-    ids=["prompt", "inner graph", "tool", "middleware", "template", "object", "partial", "constant"],
+    ids=[
+        *("prompt", "inner graph", "tool", "middleware", "template", "object", "partial"),
+        *("fields", "partial method", "given graph", "decorated", "constant"),
+    ],
 )
 def test_other_prompts_and_arguments_of_a_graph_make_its_answers_stale(
     before: Any, after: Any, monkeypatch: pytest.MonkeyPatch
@@ -305,6 +346,60 @@ def test_other_code_behind_a_cache_makes_answers_stale() -> None:
     assert suite.run(graph(two), mode="mock").rows["completed"].mean == 1
     with pytest.raises(RecordingError, match="the code of its nodes changed"):
         suite.run(graph(three), mode="mock")
+
+
+class Arbitrary(BaseModel):
+    """A class without a JSON Schema, whose objects have no JSON."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    thread: threading.Thread | None = None
+    lock: Any = None
+
+    @classmethod
+    def answer(cls, state: Any) -> Any:
+        return {"messages": [AIMessage("Hi.")]}
+
+
+class Unversioned:
+    """A node whose version cannot be made."""
+
+    @property
+    def version(self) -> str:
+        raise RuntimeError("there is no version")
+
+    def __call__(self, state: Any) -> Any:
+        return {"messages": [AIMessage("Hi.")]}
+
+
+AROUND: list[Any] = [Arbitrary]
+AROUND.extend([AROUND, Arbitrary(lock=threading.Lock())])
+CONFIGURABLE = init_chat_model("openai:gpt-5-mini", configurable_fields="any")
+
+
+def naming(state: Any, given: Any = None) -> Any:
+    assert AROUND
+    return {"messages": [AIMessage("Hi.")]} if CONFIGURABLE else {}
+
+
+@pytest.mark.parametrize("body", [naming, partial(naming, given=AROUND), Arbitrary.answer, Unversioned()])
+def test_values_that_have_no_version_fail_no_run(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a value that holds itself, and a model that is made, with its package and key, when it is asked."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    suite = Suite("own", [Case("a", {"messages": [{"role": "user", "content": "Hi"}]})])
+    suite.run(of_one(body), mode="record")
+    assert suite.run(of_one(body), mode="mock").rows["completed"].mean == 1
+
+
+def remembering(state: Any, known: dict[str, str]) -> Any:
+    known[str(len(known))] = "Hi."
+    return {"messages": [AIMessage("Hi.")]}
+
+
+def test_an_argument_that_grows_leaves_the_answers_valid() -> None:
+    body, suite = partial(remembering, known={}), Suite("own", [Case("a", {"messages": []})])
+    suite.run(of_one(body), mode="record")
+    assert body.keywords["known"]
+    assert suite.run(of_one(body), mode="mock").rows["completed"].mean == 1
 
 
 def test_recording_asks_only_missing_questions() -> None:
@@ -644,7 +739,9 @@ def test_a_report_names_a_judge_that_its_provider_answers_with_another_model(pro
 
 
 SCRIPT = """
+import functools
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from string import capwords
 from helpful import Base, helped, retried
@@ -666,6 +763,27 @@ class Last(Base):
     def __call__(self, state):
         return {"log": state["log"]}
 
+@dataclass
+class Option:
+    width: int
+
+def by_name(state, folders=(), options=()):
+    return {}
+
+HANDLERS = {by_name: Option, Option(3).width: Option(4), "names": {"a", "b", "c", "d", "e"}}
+SETTINGS = {"folder": Path(sys.argv[-1]).absolute(), "api_key": sys.argv[-1], "folders": [Path(sys.argv[-1])]}
+
+@retried
+def configured(state):
+    return {} if HANDLERS and SETTINGS else None
+
+class Keeping:
+    def __init__(self, options):
+        self.options = options
+
+    def keep(self, state):
+        return {}
+
 without_source = {}
 exec("def known(state): return {'log': str(state['log'] in {'a', 'b', 'c', 'd', 'e'})}", without_source)
 
@@ -675,6 +793,10 @@ def main(mode):
     builder.add_node("inside", inside(str(Path(sys.argv[1]).absolute()), [])).add_edge("known", "inside")
     builder.add_node("dumped", dumped).add_edge("inside", "dumped")
     builder.add_node("last", Last()).add_edge("dumped", "last")
+    builder.add_node("configured", configured).add_edge("last", "configured")
+    builder.add_node("keeping", Keeping([Option(3), Path(sys.argv[-1])]).keep).add_edge("configured", "keeping")
+    given = functools.partial(by_name, folders=[Path(sys.argv[-1])], options=[Option])
+    builder.add_node("given", given).add_edge("keeping", "given")
     Suite("own", [Case("a", {"log": "a"})]).run(builder.compile(), mode=mode)
 """
 
