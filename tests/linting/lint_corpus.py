@@ -16,6 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph, add_messages
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, Send, interrupt
+from langsmith import traceable  # pyright: ignore[reportUnknownVariableType]
 from typing_extensions import TypedDict
 
 from arbiter import HistoryPolicyChecker, MetricThresholdPolicyRouter, checkers
@@ -231,6 +232,15 @@ def go_undeclared_pay(state: State) -> Command[str]:
     return Command(goto="pay" if state.get("score") else "verify")
 
 
+@traceable
+def traced(state: State) -> Command[str]:
+    return go_undeclared_verify(state)
+
+
+def go_traced(state: State) -> Command[str]:
+    return traced(state)
+
+
 def go_wherever(state: State) -> Command[str]:
     return Command(goto=state.get("next", END))
 
@@ -381,6 +391,11 @@ clean(
 clean(
     "a command that declares nothing, and names its end",
     graph("START draft", "verify pay END", bodies={"draft": go_undeclared_verify}),
+    demands(),
+)
+clean(
+    "a command of a function that a framework's decorator wraps",
+    graph("START draft", "verify pay END", bodies={"draft": go_traced}),
     demands(),
 )
 clean(
