@@ -39,7 +39,7 @@ Scale = tuple[float, float]
 SHARE: Scale = (0.0, 1.0)
 """The scale of assertions, and of scores that name no other."""
 _OUTCOMES = frozenset(get_args(Outcome))
-_FLOATS = frozenset({float, type(None)})
+_PLAIN = frozenset({float, int, type(None)})
 _MAX_REASON = 2_000
 
 
@@ -177,15 +177,15 @@ def _read(name: str, answer: object, scale: Scale) -> Score:
 
 
 def _checked(score: Score) -> Score:
-    """The score with its numbers as floats, or the outcome `error` if it breaks a rule."""
+    """The score with its value as a float and plain numbers, or the outcome `error` if it breaks a rule."""
     fault = _fault(score)
     if fault is not None:
         return failed(score.name, fault, scale=score.scale)
-    value, raw, votes = score.value, score.raw, score.votes
-    if {type(value), type(raw), *map(type, votes)} <= _FLOATS:
+    numbers: tuple[Any, ...] = (score.value, score.raw, *score.votes)
+    if type(numbers[0]) is not int and _PLAIN.issuperset(map(type, numbers)):
         return score
-    numbers = [None if number is None else float(number) for number in (value, raw)]
-    return replace(score, value=numbers[0], raw=numbers[1], votes=tuple(map(float, votes)))
+    value, raw, *votes = [number if type(number) in _PLAIN else float(number) for number in numbers]
+    return replace(score, value=None if value is None else float(value), raw=raw, votes=tuple(votes))
 
 
 def _fault(score: Score) -> str | None:
