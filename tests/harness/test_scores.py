@@ -86,9 +86,7 @@ def test_numbers_of_other_kinds_in_a_score_are_written(kind: Any, tmp_path: Path
     def scorer(run: CaseRun) -> Score:
         return Score("tone", kind(1), raw=kind(2), votes=(kind(1), kind(1)))
 
-    report = Suite("kinds", [Case("a", 1)], scorers={"tone": scorer}).run(
-        lambda given: given, folder=tmp_path
-    )
+    report = Suite("kinds", [Case("a", 1)], scorers={"tone": scorer}).run(same, folder=tmp_path)
     (score,) = report.results[0].scores
     assert (score.value, score.raw, score.votes) == (1.0, 2.0, (1.0, 1.0))
     assert {type(each) for each in (score.raw, *score.votes)} == {int if kind is int else float}
