@@ -405,7 +405,7 @@ class GraphTarget:
 
     @cached_property
     def _code(self) -> str:
-        from arbiter.linting._code import code_behind  # for graphs that no file names
+        from arbiter.harness.graph_code import code_behind  # for graphs that no file names
 
         return version_of(code_behind(self._first))
 
