@@ -30,7 +30,7 @@ COMMON = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 settings.register_profile("test", COMMON, max_examples=30, derandomize=True)
-settings.register_profile("stress-small", COMMON, max_examples=100, derandomize=True)
+settings.register_profile("stress-small", COMMON, max_examples=50, derandomize=True)
 settings.register_profile("stress-full", COMMON, max_examples=1000)
 # What a CI server, a terminal or a user sets changes what commands print and where requests go; tests that are about
 # it set it themselves.
