@@ -90,9 +90,7 @@ def plain(value: Any) -> Any:
 def _of_object(value: Any) -> Any:
     if isclass(value):
         return (
-            value.model_json_schema()
-            if issubclass(value, BaseModel)
-            else [path_of(value), *class_code(value)]
+            value.model_json_schema() if issubclass(value, BaseModel) else [path_of(value), *_code_of(value)]
         )
     if isinstance(value, FunctionType | MethodType):
         return code_of(value)
@@ -231,7 +229,7 @@ def _is_data(name: str, cell: Any) -> bool:
         return False
 
 
-def class_code(kind: type) -> Iterator[Any]:
+def _code_of(kind: type) -> Iterator[Any]:
     """The code of a class and of its base classes, as far as it is a user's own."""
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] not in _NOT_USERS:

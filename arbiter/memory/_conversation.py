@@ -79,10 +79,16 @@ def raw(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return dict(dict[str, Any].items(state)) if isinstance(state, dict) else state
 
 
+def holds_messages(value: object) -> bool:
+    """True for a list that ends with a message."""
+    parts: Any = value
+    return isinstance(value, list) and bool(parts) and isinstance(parts[-1], BaseMessage)
+
+
 def misplaced(state: Mapping[str, Any], key: str) -> str | None:
     """The cause of what cannot work, if a state has its messages under another key than the cycle's."""
     for other, value in raw(state).items() if key not in state else ():
-        if other != ROOT and isinstance(value, list) and value and isinstance(value[-1], BaseMessage):
+        if other != ROOT and holds_messages(value):
             return (
                 f"the state has no {key!r}, and messages at {other!r}. "
                 f"Give the EvaluationCycle messages_key={other!r}"

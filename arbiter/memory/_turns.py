@@ -23,7 +23,7 @@ from langgraph.types import Command
 
 from arbiter._values.states import ROOT, as_state
 from arbiter.evaluation import FinishedRun, NodeEvaluator
-from arbiter.memory._conversation import SPEAKER, ShownList, counts, list_of, raw
+from arbiter.memory._conversation import SPEAKER, ShownList, counts, holds_messages, list_of, raw
 from arbiter.memory._entities import MOST_OF_NAME
 from arbiter.memory._records import short_id
 
@@ -241,10 +241,8 @@ def latest(value: Mapping[str, Any], key: str, length: int) -> list[BaseMessage]
 
     Earlier messages are not touched, because a read-only state copies each message that is read.
     """
-    sent: Any = None if key in value else raw(value).get(ROOT)
-    if not (isinstance(sent, list) and sent and isinstance(sent[-1], BaseMessage)):
-        sent = None
-    found: Any = value.get(key if sent is None else ROOT)
+    is_sent = key not in value and holds_messages(raw(value).get(ROOT))
+    found: Any = value.get(ROOT if is_sent else key)
     parts: Any = found
     if not isinstance(found, list | tuple):
         parts = list_of(value, key)
