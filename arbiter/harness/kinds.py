@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from math import inf
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from arbiter._constitution.documents import PackModel
+from arbiter._constitution.documents import PackModel, explain
 from arbiter._values.versions import hash_of, version_from
-from arbiter.errors import ConfigurationError
+from arbiter.errors import ConfigurationError, nearest
 from arbiter.evaluators import JudgeEvaluator
 from arbiter.harness.canonical import is_mapping
 from arbiter.harness.cases import Order
@@ -23,7 +23,7 @@ from arbiter.harness.scores import SHARE, Scale, Score, of_judge
 from arbiter.models import Judge, judge_of
 from arbiter.testing import history_of
 
-__all__ = ["SCORERS", "BuiltIn", "ScorerEntry"]
+__all__ = ["SCORERS", "BuiltIn", "ScorerEntry", "made_of_entries"]
 
 _COUNT: Scale = (0.0, inf)
 NOTHING_EXPECTED = Score("", outcome="not_applicable", reason="the case has no `expected`")
@@ -227,3 +227,50 @@ SCORERS: Mapping[str, tuple[type[PackModel], Maker]] = {
     **{use: (model, _dimension) for use, model in DIMENSIONS.items()},
 }
 """The model of each kind's entry, and the function that makes the scorer of it."""
+
+
+def made_of_entries(given: Any, models: Mapping[str, Any]) -> Any:
+    """The scorers that a suite in Python gets, with those made that are entries as in a file.
+
+    Raises `ConfigurationError` for an entry that is wrong, and for `models` that none of them names.
+    """
+
+    def made(scorer: Any, name: object = None) -> Any:
+        if not is_mapping(scorer):
+            return scorer
+        return _made_of(scorer if name is None else {**scorer, "name": name}, models)
+
+    if is_mapping(given):
+        given = {name: made(scorer, name) for name, scorer in given.items()}
+        scorers = given.values()
+    elif isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        given = scorers = [made(scorer) for scorer in given]
+    else:
+        return given  # refused with what is no scorer
+    known = (getattr(scorer, "given", scorer) for scorer in scorers)  # a suite that is copied has made them
+    named = {getattr(getattr(scorer, "entry", None), "judge", None) for scorer in known}
+    if unused := [name for name in models if name not in named]:
+        raise ConfigurationError(
+            f"models has {', '.join(map(repr, unused))}, which no scorer names. A scorer does that in an entry, "
+            "{'use': 'judge', 'judge': 'NAME', ...}; an evaluator gets its model itself."
+        )
+    return given
+
+
+def _made_of(data: Mapping[str, Any], models: Mapping[str, Any]) -> Scorer:
+    use = data.get("use")
+    if not isinstance(use, str) or use not in SCORERS:
+        raise ConfigurationError(
+            f"the scorer {data!r:.80} has the use {use!r:.80}; expected one of {', '.join(SCORERS)}."
+            f"{nearest(str(use), SCORERS)}"
+        )
+    model, make = SCORERS[use]
+    try:
+        entry = model.model_validate(data)
+    except ValidationError as error:
+        said = "; ".join(
+            f"{'.'.join(map(str, where))}: {what}" if where else what
+            for where, what in explain(model, data, error)
+        )
+        raise ConfigurationError(f"the scorer {data.get('name', use)!r:.80}: {said}.") from None
+    return make(entry, models)

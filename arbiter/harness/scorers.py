@@ -30,7 +30,9 @@ class Scorer(Protocol):
     def score(self, run: CaseRun, /) -> Any | Awaitable[Any]: ...
 
 
-Scorers: TypeAlias = Mapping[str, ScorerFunction | Scorer] | Iterable[ScorerFunction | Scorer]
+Entry: TypeAlias = Mapping[str, Any]
+"""A built-in scorer, as a file has it: `{"name": "grounded", "use": "contains"}`."""
+Scorers: TypeAlias = Mapping[str, ScorerFunction | Scorer | Entry] | Iterable[ScorerFunction | Scorer | Entry]
 """Scorers by name, or a list of them: a function has its own name, except a lambda, which has none."""
 
 

@@ -28,6 +28,7 @@ from arbiter.harness.gate import GateSettings, default_settings
 from arbiter.harness.identity import Identity, changes_between
 from arbiter.harness.journal import FOLDER, Kept, Written, plain_fields, run_folder, runs_of
 from arbiter.harness.judging import Judging
+from arbiter.harness.kinds import made_of_entries
 from arbiter.harness.limits import Limits
 from arbiter.harness.measures import Measure
 from arbiter.harness.recordings import Recording
@@ -73,14 +74,15 @@ _LOOKED_AT = 5
 class Suite:
     """Cases, and what judges them.
 
-    `scorers` judge whole runs: functions of a `CaseRun` by name, or a list of functions and objects. `evaluators`
-    judge node runs: `NodeEvaluator`s, or the names of some that the `ArbiterOS` of the target has. `target` is what
-    `run` measures unless it gets another: a graph, a builder, a function of the input, a function that returns a
-    graph, or a mapping from case ids to outputs. `repeats` is how often each case runs, `votes` how often judges are
-    asked each question (None: as often as each row asks). `gate` says which baseline a run is compared with, and what
-    counts as a regression. With `cache` "judge", live runs take judgements of earlier runs from
-    `.arbiter/cache.sqlite`, with "all" also the answers of a graph. `seed` chooses the messages that persona scorers
-    judge.
+    `scorers` judge whole runs: functions of a `CaseRun` by name, or a list of functions and objects; a mapping is an
+    entry as in a file, such as `{"name": "kind", "use": "judge", "rubric": "...", "judge": "main"}`. `models` are the
+    chat models that such entries name. `evaluators` judge node runs: `NodeEvaluator`s, or the names of some that the
+    `ArbiterOS` of the target has. `target` is what `run` measures unless it gets another: a graph, a builder, a
+    function of the input, a function that returns a graph, or a mapping from case ids to outputs. `repeats` is how
+    often each case runs, `votes` how often judges are asked each question (None: as often as each row asks). `gate`
+    says which baseline a run is compared with, and what counts as a regression. With `cache` "judge", live runs take
+    judgements of earlier runs from `.arbiter/cache.sqlite`, with "all" also the answers of a graph. `seed` chooses the
+    messages that persona scorers judge.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Suite:
     target: Any = None
     repeats: int = 1
     votes: int | None = None
+    models: Mapping[str, Any] = field(default_factory=dict[str, Any])
     gate: GateSettings = field(default_factory=default_settings)
     limits: Limits = field(default_factory=Limits)
     cache: CacheMode = "off"
@@ -116,7 +119,9 @@ class Suite:
             raise ConfigurationError(f"gate is {self.gate!r:.80}; expected GateSettings(baseline=..., ...).")
         object.__setattr__(self, "cases", checked_cases(self.cases))
         object.__setattr__(self, "evaluators", _evaluators(self.evaluators))
-        object.__setattr__(self, "scorers", scorers_of(self.scorers))
+        if not isinstance(self.models, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"models is {self.models!r:.80}; expected chat models by name.")
+        object.__setattr__(self, "scorers", scorers_of(made_of_entries(self.scorers, self.models)))
         self._refuse_same_names()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arbiter.errors import ConfigurationError
 from arbiter.harness import Case, CaseRun, Score, Suite
 from arbiter.harness.scores import failed, scores_of
+from tests.scripted import Scripted
 
 
 @pytest.mark.parametrize(
@@ -95,3 +98,32 @@ def test_numbers_of_other_kinds_in_a_score_are_written(kind: Any, tmp_path: Path
 def test_only_a_timeout_counts_as_a_timeout() -> None:
     assert failed("tone", TimeoutError("no answer within 30 s")).outcome == "timeout"
     assert failed("tone", ValueError("boom")) == Score("tone", outcome="error", reason="ValueError: boom")
+
+
+def test_a_suite_in_python_takes_the_entries_of_files_and_the_models_that_they_name() -> None:
+    kind = {"use": "judge", "rubric": "It is kind.", "judge": "main"}
+    suite = Suite(
+        "refunds",
+        [Case("a", 1, expected="1"), Case("b", 2, expected="3")],
+        scorers={"right": {"use": "equals"}, "kind": kind, "own": lambda run: 0.5},
+        models={"main": Scripted(answers=['{"reasoning": "So so.", "score": 7}'])},
+    )
+    report = replace(suite, repeats=1).run(lambda given: str(given), folder=None)
+    means = {name: report.rows[name].mean for name in ("right", "kind", "own")}
+    assert means == {"right": 0.5, "kind": pytest.approx(0.7), "own": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"scorers": [{"name": "a", "use": "equal"}]}, "Did you mean 'equals'"),
+        ({"scorers": {"a": {"use": "judge", "rubrik": "x"}}}, "'a': .*rubrik: .*Did you mean 'rubric'"),
+        ({"models": {"main": Scripted(answers=[])}}, "models has 'main', which no scorer names"),
+        ({"models": "openai:gpt"}, "expected chat models by name"),
+    ],
+)
+def test_a_wrong_entry_of_a_scorer_is_refused_when_the_suite_is_made(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Suite("refunds", [Case("a", 1)], **options)
