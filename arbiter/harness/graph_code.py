@@ -25,10 +25,10 @@ from langchain_core.tools import BaseTool
 from langgraph.pregel import Pregel
 from pydantic import BaseModel
 
-from arbiter._values.versions import NO_DATA, as_data, body_code, is_constant, kept_by, plain
+from arbiter._values.versions import NO_DATA, as_data, body_code, hash_of, is_constant, kept_by, plain
 from arbiter.linting._code import called, codes, is_framework, named_in, package
 
-__all__ = ["code_behind"]
+__all__ = ["code_behind", "named_parts"]
 
 _COUNTED = 100_000
 """Values of a constant that count."""
@@ -51,6 +51,21 @@ def code_behind(graph: Pregel[Any, Any, Any, Any]) -> list[Any]:
 
     found = [[function, _constants(function)] for function in called(bodies, is_foreign)]
     return [*found, *(each for each in held if not isinstance(each, FunctionType))]
+
+
+def named_parts(code: list[Any]) -> dict[str, str]:
+    """Short hashes of the parts that `code_behind` returned, so that a message can name what changed in them. Each
+    recorded answer has them."""
+    parts: dict[str, list[Any]] = {}
+    for part in code:
+        if isinstance(part, list) and part and isinstance(part[0], FunctionType):
+            function, constants = cast("tuple[FunctionType, dict[str, Any]]", part)
+            parts.setdefault(f"the function {function.__qualname__}", []).append(function)
+            for name, data in constants.items():
+                parts.setdefault(f"{name} in {function.__qualname__}", []).append(data)
+        else:
+            parts.setdefault("a prompt, a tool, a schema or an argument", []).append(part)
+    return {name: hash_of(found)[:8] for name, found in parts.items()}
 
 
 def _is_installed(thing: FunctionType | type) -> bool:

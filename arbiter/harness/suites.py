@@ -479,7 +479,7 @@ def _tape(
     for each in target.evaluators:
         parts |= judging.parts_of(each)
     if recordings is not None:
-        details: dict[str, dict[str, str]] = {}
+        details = target.details() if isinstance(target, GraphTarget) else {}
         for each in target.evaluators:
             details |= judging.details_of(each)
         return RecordedTape(recordings, parts, details)

@@ -400,14 +400,19 @@ class GraphTarget:
             "target": version_of(target),
             "the constitution": version_of(["" if constitution is None else constitution.text, rules]),
             **_watched(self._files),
-            **({} if self._is_of_file else {"the code of its nodes": self._code}),
+            **({} if self._is_of_file else {_CODE: self._code[0]}),
         }
 
-    @cached_property
-    def _code(self) -> str:
-        from arbiter.harness.graph_code import code_behind  # for graphs that no file names
+    def details(self) -> dict[str, dict[str, str]]:
+        """Short hashes of what one of `parts` consists of."""
+        return {} if self._is_of_file else {_CODE: self._code[1]}
 
-        return version_of(code_behind(self._first))
+    @cached_property
+    def _code(self) -> tuple[str, dict[str, str]]:
+        from arbiter.harness.graph_code import code_behind, named_parts  # for graphs that no file names
+
+        code = code_behind(self._first)
+        return version_of(code), named_parts(code)
 
     def history(self, thread_id: str) -> RunHistory | None:
         return self._core.recorder.of_thread(thread_id)
@@ -425,6 +430,9 @@ class GraphTarget:
     def gates(self) -> Mapping[str, str]:
         gates = [each for each in self._core.registry.contracts() if isinstance(each, PersonaGate)]
         return {gate.name: judge_settings(gate.engine.judge)["model"] for gate in gates}
+
+
+_CODE = "the code of its nodes"
 
 
 def _reader_of(evaluator: str, arbiter_os: ArbiterOS) -> Contract | None:

@@ -145,12 +145,21 @@ def other_branch(state: State) -> str:
     return "node" if not state.get("log") else "__end__"
 
 
-@pytest.mark.parametrize("changed", ["body", "text", "helper", "branch", "subgraph"])
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("body", "PROMPT in other_node is new, the function node is gone"),
+        ("text", "PROMPT in node changed"),
+        ("helper", "the function helper is gone, the function other_helper is new"),
+        ("branch", "the function branch is gone, the function other_branch is new"),
+        ("subgraph", "the function other_node is new"),
+    ],
+)
 @pytest.mark.parametrize("mode", ["mock", "cache"])
 def test_other_code_of_a_graph_makes_its_answers_stale(
-    mode: str, changed: str, monkeypatch: pytest.MonkeyPatch
+    mode: str, changed: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A graph that `run` gets has no file in the suite that could be compared."""
+    """A graph that `run` gets has no file in the suite that could be compared. The message names what changed."""
 
     def measure(*, is_replay: bool) -> Report:
         body = other_node if is_replay and changed == "body" else node
@@ -169,7 +178,7 @@ def test_other_code_of_a_graph_makes_its_answers_stale(
     elif changed == "helper":
         monkeypatch.setitem(globals(), "helper", other_helper)
     if mode == "mock":
-        with pytest.raises(RecordingError, match="the code of its nodes changed"):
+        with pytest.raises(RecordingError, match=said):
             measure(is_replay=True)
     else:
         first = measure(is_replay=True).results[0].output
@@ -296,7 +305,7 @@ def test_other_prompts_and_arguments_of_a_graph_make_its_answers_stale(
     assert suite.run(before(), mode="mock").rows["completed"].mean == 1
     if after is None:
         monkeypatch.setitem(globals(), "TOP_K", 4)
-    with pytest.raises(RecordingError, match="the code of its nodes changed"):
+    with pytest.raises(RecordingError, match="(argument|TOP_K in .*|of_today) changed|first_of_none is new"):
         suite.run((after or before)(), mode="mock")
 
 
@@ -344,7 +353,7 @@ def test_other_code_behind_a_cache_makes_answers_stale() -> None:
     suite = Suite("own", [Case("a", {"n": 1})])
     suite.run(graph(two), mode="record")
     assert suite.run(graph(two), mode="mock").rows["completed"].mean == 1
-    with pytest.raises(RecordingError, match="the code of its nodes changed"):
+    with pytest.raises(RecordingError, match="the function three is new, the function two is gone"):
         suite.run(graph(three), mode="mock")
 
 
@@ -459,6 +468,7 @@ def test_outdated_recordings_mark_the_report() -> None:
     assert without_timing(load_report(run_folder("last"))) == without_timing(report)
 
 
+@pytest.mark.lengthy
 def test_recordings_that_no_case_needs_are_reported_and_refused_if_strict() -> None:
     suite().run(graph(Spy("plan")), mode="record")
     fewer = suite(cases=CASES[:1])
@@ -714,6 +724,7 @@ def test_another_judge_of_a_node_evaluator_makes_its_recorded_scores_stale(mode:
         other.run(graph(Spy("plan")), mode="mock")
 
 
+@pytest.mark.lengthy
 def test_a_report_names_a_judge_that_its_provider_answers_with_another_model(project: Path) -> None:
     """The name that was asked for stays the same, so its rows are compared all the same."""
 
