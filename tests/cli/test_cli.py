@@ -305,6 +305,7 @@ def test_init_proposes_from_what_each_node_is(project: Path) -> None:
     assert json.dumps('nothing "here" {') + ": no proposal" in text
 
 
+@pytest.mark.lengthy
 def test_init_without_a_terminal_names_the_option_that_asks_nothing(project: Path) -> None:
     done = started("init", "team:graph", "new", folder=project, code=2)
     assert "nothing was written. Take the proposed instructions with --yes." in done.stderr
@@ -426,6 +427,7 @@ def test_run_prints_history_and_output(where: str, given: str, project: Path) ->
     assert json.loads(printed[printed.rindex("\n{") :]) == {"amount": 5, "paid": 5}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("where", ["team:graph", "team:agraph"])
 def test_run_ends_with_3_on_denial(where: str, project: Path) -> None:
     done = started("run", where, "-c", ".", "--input", '{"amount": 5000}', folder=project, code=3)
@@ -485,6 +487,7 @@ def test_each_run_has_a_thread_of_its_own(project: Path) -> None:
     assert '"amount"' not in typed(*given, '{"messages": []}', code=3)
 
 
+@pytest.mark.lengthy
 def test_run_asks_the_human_at_the_terminal(project: Path) -> None:
     """At a terminal the question is asked at once; what is no answer is asked again."""
     ours, theirs = pty.openpty()
@@ -517,6 +520,7 @@ def test_explain_describes_a_rule_of_a_constitution(project: Path) -> None:
     assert re.search(r"applies to +TOOL_CALL", told)
 
 
+@pytest.mark.lengthy
 def test_explain_finds_classes_in_the_working_directory(tmp_path: Path) -> None:
     """As `run` and `lint` do; the folder of the installed command is another one."""
     (tmp_path / "own_rules.py").write_text(

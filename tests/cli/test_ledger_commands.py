@@ -59,6 +59,7 @@ def cells(line: str) -> list[str]:
 # history ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 def test_history_lists_the_threads_newest_first(folder: Path) -> None:
     heading, _, *rows, hint = typed("history").splitlines()
     assert cells(heading)[:3] == ["thread", "graph", "started"]
@@ -94,6 +95,7 @@ def test_items_that_are_far_apart_are_on_one_screen(folder: Path, monkeypatch: p
     assert json.loads(typed(*wanted)) == expected
 
 
+@pytest.mark.lengthy
 def test_the_command_that_a_page_names_shows_the_next_page(folder: Path) -> None:
     with Ledger("many.db") as ledger:
         _, app = payments(ledger)
@@ -111,6 +113,7 @@ def test_the_command_that_a_page_names_shows_the_next_page(folder: Path) -> None
         assert seen == [f"t{number:02}" for number in reversed(range(60))]
 
 
+@pytest.mark.lengthy
 def test_history_shows_a_thread_as_the_process_that_ran_it_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -510,6 +513,7 @@ def test_the_commands_show_the_same_on_postgresql(
     assert "pay-500" in shown[0][0]
 
 
+@pytest.mark.lengthy
 def test_the_page_shows_what_the_commands_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ARBITER_LEDGER", raising=False)
@@ -527,6 +531,7 @@ def test_the_page_shows_what_the_commands_print(tmp_path: Path, monkeypatch: pyt
         assert _masked(typed(*shlex.split(command.removeprefix("$ arbiter ")))) == _masked(shown + "\n")
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("missing", "needed"),
     [
@@ -601,6 +606,7 @@ ledger.close()
 """
 
 
+@pytest.mark.lengthy
 def test_the_ten_lines_run(tmp_path: Path) -> None:
     (tmp_path / "team.py").write_text(GRAPH)
     (tmp_path / "rules.yaml").write_text(RULES)
@@ -686,6 +692,7 @@ def test_an_empty_ledger_is_no_mistake(tmp_path: Path) -> None:
     assert "ISO text" in refused("history", "--since", "yesterday", "--ledger", str(tmp_path / "l.db"))
 
 
+@pytest.mark.lengthy
 def test_a_mistake_ends_with_2_and_a_password_is_not_shown(folder: Path) -> None:
     done = started("history", "--since", "yesterday", folder=folder, code=2)
     assert (done.stdout, len(done.stderr.splitlines())) == ("", 1)
@@ -695,6 +702,7 @@ def test_a_mistake_ends_with_2_and_a_password_is_not_shown(folder: Path) -> None
     assert "secret" not in done.stdout + done.stderr
 
 
+@pytest.mark.lengthy
 def test_a_damaged_database_is_a_sentence(recorded: Path, tmp_path: Path) -> None:
     data = bytearray(recorded.read_bytes())
     data[8192 : len(data) - 4096] = b"\xa5" * (len(data) - 12288)

@@ -110,6 +110,7 @@ def test_the_json_fits_its_schema_and_is_the_same_from_a_file(folder: Path) -> N
     assert [json.loads(line) for line in lines.splitlines()] == [difference]
 
 
+@pytest.mark.lengthy
 def test_the_json_is_the_same_from_postgresql(folder: Path, postgres_url: str) -> None:
     out = typed("replay", "-c", "next.yaml", "--format", "json", code=1)
     with Ledger(postgres_url):

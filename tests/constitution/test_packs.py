@@ -428,6 +428,7 @@ def test_each_kind_of_packs_has_a_folder(kind: Any) -> None:
     assert pack_folder(kind).joinpath("README.md").is_file()
 
 
+@pytest.mark.lengthy
 def test_installed_packs_come_before_those_of_a_checkout(site: Path) -> None:
     """The folder `arbiter/packs` is beside the module `arbiter/_constitution/documents.py` and does not hide it."""
     installed = site / "arbiter" / "packs" / "instructions"
@@ -438,6 +439,7 @@ def test_installed_packs_come_before_those_of_a_checkout(site: Path) -> None:
     assert result.stdout.strip() == str(installed), result.stderr
 
 
+@pytest.mark.lengthy
 def test_a_checkout_is_known_by_its_pyproject(site: Path) -> None:
     (site / "instructions").mkdir()
     (site / "pyproject.toml").touch()
@@ -445,6 +447,7 @@ def test_a_checkout_is_known_by_its_pyproject(site: Path) -> None:
     assert result.stdout.strip() == str(site / "instructions"), result.stderr
 
 
+@pytest.mark.lengthy
 def test_a_folder_beside_a_broken_install_is_not_taken_for_a_checkout(site: Path) -> None:
     (site / "instructions").mkdir()
     result = run_python(TELL_FOLDER, site)

@@ -258,6 +258,7 @@ def test_new_output_of_a_model_reaches_no_tool(path: str, mode: str) -> None:
     assert script.acted == []
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("act", ["hand", "tell", "answer"])
 def test_new_output_of_a_model_reaches_no_agent_and_no_user(act: str) -> None:
     script, graph = chain("draft", act)
@@ -276,6 +277,7 @@ def test_verified_output_is_acted_on(mode: str) -> None:
     assert [name for name, _ in script.acted] == ["pay", "pay", "tell", "hand", "answer"]
 
 
+@pytest.mark.lengthy
 def test_an_earlier_run_and_another_process_have_verified_nothing() -> None:
     """Output of one invoke of a thread is not acted on in the next one, also by another process."""
     saver, config = InMemorySaver(), thread("1")
@@ -290,6 +292,7 @@ def test_an_earlier_run_and_another_process_have_verified_nothing() -> None:
     assert script.acted == []
 
 
+@pytest.mark.lengthy
 def test_output_from_before_the_pack_was_loaded_counts_as_unverified() -> None:
     saver, config = InMemorySaver(), thread("1")
     for pack, names in (("arbiter:budgets", ["draft"]), ("arbiter:think-then-verify", ["rest", "pay"])):

@@ -146,6 +146,7 @@ def test_the_picture_says_why_a_metric_has_no_mark() -> None:
     assert texts(forest([]))
 
 
+@pytest.mark.lengthy
 def test_a_result_is_written_by_the_ending_of_its_file(tmp_path: Path) -> None:
     result = experiment(metrics=["fluency"], scale=0.1).run(folder=None)
     assert "judge uncalibrated" in texts(result.picture())

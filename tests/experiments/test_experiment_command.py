@@ -242,6 +242,7 @@ def test_a_wide_cell_of_the_table_moves_the_cells_below_it() -> None:
     assert row.index("4/4") == head.index("n T/C")
 
 
+@pytest.mark.lengthy
 def test_the_whole_table_has_15_rows_that_count() -> None:
     every = [result_with(id, dict.fromkeys(found["paper"].metrics, 1.0)) for id, found in SCENARIOS.items()]
     found = replicated(every)
@@ -249,6 +250,7 @@ def test_the_whole_table_has_15_rows_that_count() -> None:
     assert found.matching == sum(row.published.test.difference > 0 for row in found.counted) == 5
 
 
+@pytest.mark.lengthy
 def test_own_scenarios_and_templates_are_not_compared_with_the_paper() -> None:
     with pytest.raises(ConfigurationError, match="'tea' is not a scenario of the paper"):
         replicated([measured()])

@@ -97,6 +97,7 @@ def test_treatment_and_control_are_compared(usual: Usual) -> None:
     assert result.marks == ()
 
 
+@pytest.mark.lengthy
 def test_the_columns_of_the_table_are_as_wide_as_their_cells() -> None:
     """Two pairs that differ by 0 and by 9 have an interval that is wider than most."""
 
@@ -112,6 +113,7 @@ def test_the_columns_of_the_table_are_as_wide_as_their_cells() -> None:
         assert all(re.match(r"  \S", row[head.index(name) - 2 :]) for row in rows)
 
 
+@pytest.mark.lengthy
 def test_the_control_is_asked_nothing_by_the_judge_that_corrects() -> None:
     correcting = corrector()
     arms = {"one": Corrections(), "other": Corrections()}
@@ -183,6 +185,7 @@ def test_failed_extractions_shorten_the_ideas_and_drop_their_pairs() -> None:
     assert "treatment: not scored: 2 of ideas_quantity" in result.table()
 
 
+@pytest.mark.lengthy
 def test_an_environment_whose_model_fails_is_counted_and_left_out_with_its_pair() -> None:
     def fails(prompt: str) -> Any:
         gone = "You are Person 3" in prompt and "black" in prompt and "draft" not in prompt
@@ -195,6 +198,7 @@ def test_an_environment_whose_model_fails_is_counted_and_left_out_with_its_pair(
     assert "control: 1 environments did not end (ValueError: no answer)" in result.table()
 
 
+@pytest.mark.lengthy
 def test_what_failed_is_tried_again_on_request() -> None:
     """After an outage of a provider the conversations that ended well stay as they are."""
     is_down = [True]
@@ -322,11 +326,13 @@ def test_runs_pool_their_scores() -> None:
     assert "seeds 42 to 43" in result.table()
 
 
+@pytest.mark.lengthy
 def test_a_scale_keeps_two_environments() -> None:
     result = experiment(scale=0.01, metrics=["fluency"]).run(folder=None)
     assert (result.plan.pairs, list(result.scores["control"])) == (2, ["fluency"])
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("answer", [None, {"score": "high"}, ["nonsense"], ValueError("no answer")])
 def test_a_judge_that_answers_nonsense_gives_no_result(answer: Any) -> None:
     """The scores are missing, none is made up, and the reason is reported."""
@@ -364,6 +370,7 @@ def test_a_repository_that_fails_changes_no_result(usual: Usual) -> None:
     assert plain(result) == plain(usual.result)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("id", SCENARIOS)
 def test_treatments_of_the_seed_profile_take_effect(id: str) -> None:
     """The interventions of three short steps fire if their judge finds that they should."""
@@ -493,6 +500,7 @@ def test_templates_speak_without_a_model_and_are_not_scored() -> None:
     assert not any(row.treatment or row.p is not None for row in result.comparisons)
 
 
+@pytest.mark.lengthy
 def test_the_population_of_a_scenario_is_made_from_its_seed() -> None:
     model = speaker()
     Experiment(scenario(), model=model, judge=judge(), corrector=corrector(), metrics=["fluency"]).run(

@@ -60,6 +60,7 @@ def test_a_row_is_that_of_scipy(table: Table1, experiment: str, metric: str) -> 
     )
 
 
+@pytest.mark.lengthy
 def test_the_screen(table: Table1) -> None:
     """Those of debate-controversial are its last lines."""
     assert typed("experiment", "verify").rstrip("\n") == table.text()

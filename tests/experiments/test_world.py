@@ -142,6 +142,7 @@ def test_one_after_another_agents_hear_who_spoke_before_them() -> None:
     assert f"{first} says a" in heard(model, str(second))[0]
 
 
+@pytest.mark.lengthy
 def test_the_order_of_agents_is_that_of_the_seed() -> None:
     places = [(1, 0), (1, 0), (2, 0), (1, 1)]
     runs = [
@@ -167,6 +168,7 @@ def test_the_gate_judges_each_draft_and_nothing_rejected_is_heard(order: str) ->
     )
 
 
+@pytest.mark.lengthy
 def test_a_message_of_which_no_draft_passes_is_forced() -> None:
     always = Says({"score": 1, "reasoning": "poor"})
     _, forced = talk(speaker(), Corrections(GATE), judge=always)
@@ -206,6 +208,7 @@ def test_phrases_of_an_agent_that_repeats_itself_are_suppressed() -> None:
     assert "Avoid these phrases" in heard(model, "Person 2")[3]
 
 
+@pytest.mark.lengthy
 def test_the_exposure_counts_all_evaluations_of_a_long_conversation() -> None:
     def many(personas: Any, judge: Any) -> InterventionBatch:
         each = [Intervention(personas, judge=judge, name=f"i{number}") for number in range(400)]

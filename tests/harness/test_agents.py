@@ -175,6 +175,7 @@ def test_consistency_compares_with_the_messages_of_the_history(
     assert [one["text"] for one in ilka.output["before"]] == [earlier]
 
 
+@pytest.mark.lengthy
 def test_agents_with_few_messages_answer_prompts(crew: Path) -> None:
     write_messages(*spoken("ilka", 3), *spoken("tomasz", 12))
     assert len(prompts()) >= 10
@@ -306,6 +307,7 @@ def test_one_agent_is_compared_with_its_baseline(crew: Path) -> None:
     assert (said.code, json.loads(said.out)["comparison"]["rows"]["completed"]["method"]) == (0, "means")
 
 
+@pytest.mark.lengthy
 @pytest.mark.usefixtures("scores")
 def test_another_window_asks_the_same_of_agents(crew: Path) -> None:
     """Its messages are others, and are compared as groups; that each agent was evaluated stays one question."""
@@ -323,6 +325,7 @@ def test_another_window_asks_the_same_of_agents(crew: Path) -> None:
     )
 
 
+@pytest.mark.lengthy
 def test_the_gate_ignores_dimensions_that_were_not_asked_for(crew: Path, scores: list[Any]) -> None:
     Path("golden").mkdir()
     write_suite(gate={"baseline": "golden/"})

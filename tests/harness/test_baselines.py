@@ -62,6 +62,7 @@ def test_a_baseline_is_read_as_it_was_written(file: Path) -> None:
     assert found.rows["tone"].interval == written.rows["tone"].interval
 
 
+@pytest.mark.lengthy
 @given(st.lists(st.lists(st.floats(0, 9), min_size=1, max_size=3), min_size=1, max_size=8))
 def test_a_run_compared_with_its_own_file_did_not_change(tmp_path_factory: Any, values: Any) -> None:
     """Four decimals in the file are no difference."""
@@ -269,6 +270,7 @@ def test_an_agents_baseline_keeps_its_dimensions_beside_the_rows(file: Path) -> 
     assert Baseline.read(file).rows["fluency"].is_sampled
 
 
+@pytest.mark.lengthy
 def test_the_first_failure_behind_a_new_baseline_says_so(file: Path) -> None:
     """The luck of a baseline stays in it. The hint is about this run alone, so it is no part of the results."""
 

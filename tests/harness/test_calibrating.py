@@ -50,6 +50,7 @@ def suite(scorer: Any = polite) -> Suite:
     return Suite("refunds", [Case("a", "Refund?")], scorers={"polite": scorer})
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(("judge", "told"), [("another", True), ("named:mine", False)])
 def test_a_judge_that_has_no_effect_is_reported(
     judge: str, told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -85,6 +86,7 @@ def test_what_the_scorer_could_not_judge_is_left_out(labels: Path) -> None:
     assert (found.n, found.left_out) == (40, 20)
 
 
+@pytest.mark.lengthy
 def test_shares_are_stretched_for_labels_that_are_scores(tmp_path: Path) -> None:
     """A score of 0.9 is one of 8.1, and passes from 0.7, which is 6.3."""
     file = tmp_path / "labels.csv"
@@ -161,6 +163,7 @@ def test_the_command_writes_outputs_to_be_labelled(tmp_path: Path, monkeypatch: 
     assert "give --pass-at" in refused("eval", "calibrate", "m.csv", "--row", "polite")
 
 
+@pytest.mark.lengthy
 def test_labels_of_people_who_saw_the_scores_calibrate_no_judge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

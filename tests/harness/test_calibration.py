@@ -76,6 +76,7 @@ def agreeing(n: int, *, wrong: int = 2) -> Calibration:
     )
 
 
+@pytest.mark.lengthy
 def test_the_screen() -> None:
     """100 labels, 54 and 32 of which the judge shares."""
     people = [1] * 60 + [0] * 40

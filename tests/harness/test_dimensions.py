@@ -154,6 +154,7 @@ def test_the_dimensions_of_personas_judge_whole_runs(files: Path) -> None:
     assert report.usage["judge"].tokens == 12 * judge.calls
 
 
+@pytest.mark.lengthy
 def test_a_run_of_some_dimensions_gates_the_evaluators_of_the_graph_too(
     files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +200,7 @@ def test_the_seed_chooses_the_messages_that_are_judged(files: Path) -> None:
         load_suite("suite.yaml")
 
 
+@pytest.mark.lengthy
 def test_what_a_recording_depends_on_is_named_when_it_changes(files: Path) -> None:
     recorded = loaded().run(mode="record")
     judge = Says(scored)

@@ -495,6 +495,7 @@ def test_a_function_that_runs_in_a_replay_asks_its_own_models(
     assert json.loads(replayed.out)["rows"]["fine"]["mean"] == 1, replayed.err
 
 
+@pytest.mark.lengthy
 def test_votes_about_a_whole_run_are_reported_and_plan_its_cases(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,6 +196,7 @@ def test_json_has_the_usage_of_a_score_in_one_order() -> None:
     assert '"usage":{"input_token_details":{"a":0,"b":1},"input_tokens":1,"total_tokens":3}' in found
 
 
+@pytest.mark.lengthy
 def test_a_verdict_by_another_test_than_the_usual_one_says_so(project: Path) -> None:
     """More than 1,000 changed cases take the paired t test."""
 

@@ -230,6 +230,7 @@ def test_cases_without_anything_to_judge_are_no_loss() -> None:
     assert (found.verdict, found.n, found.lost) == ("steady", 4, ())
 
 
+@pytest.mark.lengthy
 @given(
     st.lists(
         st.sampled_from(["error", "timeout", "abstained", "not_applicable", "skipped_budget"]), max_size=9

@@ -188,6 +188,7 @@ def test_a_report_that_is_too_long_for_a_comment_is_left_out() -> None:
     assert render([report] * 3, OF_SUMMARY).count("<details>") == 3
 
 
+@pytest.mark.lengthy
 def test_a_long_list_of_failures_fits_into_a_comment() -> None:
     cases = [Case(f"{n}" + "_" * 100, n, must_pass=True) for n in range(1_000)]
     report = Suite("many", cases, scorers={"never": lambda run: False}).run(repr, folder=None)

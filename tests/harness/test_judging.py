@@ -364,6 +364,7 @@ def test_secret_in_a_recording_is_a_warning(tmp_path: Path) -> None:
 # The cache ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("kind", [rubric, adherence])
 def test_cached_judgements_cost_nothing_and_stay_apart(kind: Any, tmp_path: Path) -> None:
     """Two repeats × two votes of one question are four answers, in another run of another process too."""

@@ -34,6 +34,7 @@ def test_repeats_show_the_noise_without_a_baseline() -> None:
     assert plan(noisy).source == "repeats"
 
 
+@pytest.mark.lengthy
 def test_votes_help_against_the_judge_alone() -> None:
     """A judge's sd of 0.9: three votes take a third of the cases. An agent's own noise of 0.7 stays."""
     rng = random.Random(3)

@@ -60,6 +60,7 @@ def test_cases_are_tests_and_a_regression_fails_with_the_table(files: pytest.Pyt
     assert "worst changes   right: case-1 ✓ → ✗" in regressed
 
 
+@pytest.mark.lengthy
 def test_in_ci_a_suite_without_a_baseline_fails(
     files: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +71,7 @@ def test_in_ci_a_suite_without_a_baseline_fails(
     assert "there is no baseline. Measure one: arbiter eval baseline suites/parity.yaml" in found
 
 
+@pytest.mark.lengthy
 def test_a_case_is_run_alone_and_the_gate_is_left_out(files: pytest.Pytester) -> None:
     code, one = said(files, "-k", "case-7")
     assert code == 0
@@ -89,6 +91,7 @@ def test_a_case_that_must_pass_fails_the_build(files: pytest.Pytester) -> None:
     assert "case case-0 must pass" in failed
 
 
+@pytest.mark.lengthy
 def test_the_fixture_gives_a_report_and_test_paths_do_not_hide_suites(files: pytest.Pytester) -> None:
     files.mkdir("checks").joinpath("test_agent.py").write_text(
         "def test_agent(arbiter_suite):\n"
@@ -112,11 +115,13 @@ def test_a_broken_suite_is_an_error_with_its_place(files: pytest.Pytester) -> No
     assert "load_suite" not in broken  # no traceback
 
 
+@pytest.mark.lengthy
 def test_a_project_without_xdist_may_have_strict_markers(files: pytest.Pytester) -> None:
     code, _ = said(files, "--strict-markers", "-k", "case-7")
     assert code == 0
 
 
+@pytest.mark.lengthy
 def test_a_case_named_gate_hides_no_gate(files: pytest.Pytester) -> None:
     """pytest-xdist runs one of two tests of the same name."""
     cases = (files.path / "cases.jsonl").read_text()
@@ -126,6 +131,7 @@ def test_a_case_named_gate_hides_no_gate(files: pytest.Pytester) -> None:
     assert "suites/parity.yaml::the gate\n" in found
 
 
+@pytest.mark.lengthy
 def test_a_case_with_colons_in_its_id_is_selected(files: pytest.Pytester) -> None:
     cases = (files.path / "cases.jsonl").read_text()
     files.makefile(".jsonl", cases=cases.replace("case-7", "refunds::late"))

@@ -121,6 +121,7 @@ def test_a_run_that_is_refused_leaves_no_evaluator_behind() -> None:
     assert arbiter_os.evaluators == ()
 
 
+@pytest.mark.lengthy
 def test_cases_in_yaml_are_as_large_and_as_deep_as_others(project: Path) -> None:
     deep: Any = "x"
     for _ in range(38):

@@ -15,6 +15,7 @@ def test_a_drop_is_found_and_an_unchanged_run_passes() -> None:
     assert share_that_fails(world, 0, trials=300, seed=1) <= 0.05
 
 
+@pytest.mark.lengthy
 def test_votes_do_not_make_up_for_an_agent_that_answers_anew() -> None:
     """The same drop is found in about two thirds of the runs."""
     found = share_that_fails(World(cases=20, votes=3, agent=AGENT), 0.6, trials=150, seed=2)

@@ -613,6 +613,7 @@ def stuck(given: Any) -> Any:
     return given
 
 
+@pytest.mark.lengthy
 @MODES
 def test_a_case_whose_target_does_not_return_times_out_alone(mode: str) -> None:
     cases = [Case(f"case-{number}", "stuck" if number == 3 else "fine") for number in range(10)]
@@ -635,6 +636,7 @@ def test_a_run_ends_when_no_worker_is_left(mode: str) -> None:
     assert report.comparison.exit_code == 5
 
 
+@pytest.mark.lengthy
 @MODES
 def test_a_run_ends_when_its_own_time_is_over(mode: str) -> None:
     """All calls that run are late then, which is not the fault of a target that would have returned."""
@@ -732,6 +734,7 @@ def test_no_case_starts_after_the_time_of_the_run(monkeypatch: pytest.MonkeyPatc
     assert junit.render(report).count(f'<skipped message="{reason}" />') == 4
 
 
+@pytest.mark.lengthy
 def test_quick_cases_run_on_one_thread_whatever_else_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The target and its scorer are quick; the progress is not."""
     of_thread: dict[int, float] = {}

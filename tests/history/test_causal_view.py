@@ -120,6 +120,7 @@ def branches_of_many_runs(mode: str, seed: int, runs: int, width: int) -> None:
     assert len(decisions) == 1
 
 
+@pytest.mark.lengthy
 @MODES
 def test_sibling_cannot_satisfy_a_verify_first_policy(mode: str) -> None:
     """A VERIFY in the same superstep does not count, however early it finishes."""

@@ -369,6 +369,7 @@ def test_memory_use_is_bounded() -> None:
     assert len(alive) <= 5 + 4
 
 
+@pytest.mark.lengthy
 @MODES
 def test_items_of_a_run_without_a_thread_go_when_the_next_one_begins(mode: str) -> None:
     """At once: they do not wait for Python's search for cycles."""
@@ -719,6 +720,7 @@ def test_snapshots(how: Any) -> None:
         assert kept == (["one", "two"] if how == "shallow" else ["one"])
 
 
+@pytest.mark.lengthy
 @given(
     keep=st.integers(1, 6),
     steps=st.lists(st.tuples(st.sampled_from(["run", "new", "share"]), st.integers(0, 9)), max_size=60),
@@ -815,6 +817,7 @@ def test_records_pushed_out_by_siblings_leave_the_index() -> None:
     assert run_.history().count() == log.history().count() == 7
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="others lay out instances in their own way")
 def test_a_record_has_no_dict_of_its_own() -> None:
     """Also where nothing was registered for the steps before, so that theirs have fewer attributes."""

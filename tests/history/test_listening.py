@@ -290,6 +290,7 @@ def test_the_clock_of_the_arbiter_os_times_executions_and_items() -> None:
     assert diary.items[0].timestamp.timestamp() == 1000.0
 
 
+@pytest.mark.lengthy
 def test_a_graph_can_be_freed_while_its_history_is_kept() -> None:
     arbiter_os, _ = listened()
     app = arbiter_os.govern(chain(Spy("a")))

@@ -308,6 +308,7 @@ def test_a_file_without_an_anchor_is_reported(tmp_path: Path, caplog: pytest.Log
     assert "there is no anchor in those given" in caplog.text
 
 
+@pytest.mark.lengthy
 def test_anchors_that_are_not_among_those_given_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -487,6 +488,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.lengthy
 @given(st.dictionaries(names, json_values, max_size=4))
 @examples(1)
 def test_bodies_are_canonical(body: dict[str, Any]) -> None:
@@ -512,6 +514,7 @@ def test_no_body_holds_a_float(tmp_path: Path) -> None:
             json.loads(body, parse_float=refuse)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("on", ["sqlite", "postgres"])
 def test_migrations_make_the_tables_that_the_code_names(tmp_path: Path, on: str, postgres: Any) -> None:
     from alembic.autogenerate import compare_metadata

@@ -208,6 +208,7 @@ def test_a_file_has_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
         write_whole(tmp_path / "no" / "f", lines())
 
 
+@pytest.mark.lengthy
 def test_follow_writes_what_is_there_and_then_what_is_added(tmp_path: Path) -> None:
     with recorded(tmp_path / "l.db", 2) as ledger:
         lines = followed(ledger.records(), every=0.01)

@@ -142,6 +142,7 @@ class _Verbose(_AllButOne):
         )
 
 
+@pytest.mark.lengthy
 def test_more_is_said_about_a_node_run_than_is_kept_of_one(where: Path) -> None:
     """The item is read again: with the beginning of each text, and the first and the last stages."""
     with Ledger(where) as ledger:

@@ -66,6 +66,7 @@ def fits(item: Any, name: str, value: Any, ledger: Ledger) -> bool:
     return True
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     "names", [c for n in (1, 2, 3) for c in itertools.combinations(WANTED, n)], ids=",".join
 )
@@ -109,6 +110,7 @@ def test_pages_by_cursor_show_each_item_once_while_others_write_and_erase(tmp_pa
         assert sorted(seen) == sorted(there)
 
 
+@pytest.mark.lengthy
 def test_a_walk_ends_although_a_writer_outruns_it(tmp_path: Path) -> None:
     """New items come after each page of the oldest ones: the walk shows those that were there at its start."""
     with recorded(tmp_path / "l.db", 3) as ledger:

@@ -145,6 +145,7 @@ def test_drafts_and_errors_come_back_as_they_were(tmp_path: Path) -> None:
     assert failed.error_types
 
 
+@pytest.mark.lengthy
 def test_drafts_that_are_too_large_together_are_marked_as_cut(tmp_path: Path) -> None:
     class Reviewer(CorrectionGate):
         def review(self, history: Any, draft: Any, attempt: int) -> Correction:
@@ -545,6 +546,7 @@ def test_an_evaluation_that_ends_late_is_merged_into_its_item(tmp_path: Path) ->
         assert ledger.verify()
 
 
+@pytest.mark.lengthy
 def test_a_slow_evaluation_does_not_change_the_order_of_node_runs(tmp_path: Path, hold: Hold) -> None:
     """The node runs after it are written no earlier, and its thread ends where it ended."""
     with Ledger(tmp_path / "l.db", flush_every=0.01) as ledger:
@@ -795,6 +797,7 @@ def _events(ledger: Ledger) -> int:
     return sum(1 for _ in ledger.items()) + executions
 
 
+@pytest.mark.lengthy
 def test_a_run_goes_on_while_another_process_holds_the_write_lock(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -832,6 +835,7 @@ def test_what_does_not_fit_the_queue_is_a_gap_with_its_exact_number(tmp_path: Pa
         assert ledger.health().dropped == (600 - kept) + (600 - executions)
 
 
+@pytest.mark.lengthy
 def test_a_forked_child_writes_its_own_items_and_not_its_parents(tmp_path: Path) -> None:
     import os
 
@@ -851,6 +855,7 @@ def test_a_forked_child_writes_its_own_items_and_not_its_parents(tmp_path: Path)
         assert ledger.verify()
 
 
+@pytest.mark.lengthy
 def test_a_fork_waits_until_no_transaction_is_open(tmp_path: Path) -> None:
     """SQLite would keep the file locked for ever in a child that was forked within one."""
     import os
@@ -1050,6 +1055,7 @@ def test_outputs_are_the_same_with_and_without_a_ledger(tmp_path: Path) -> None:
         assert with_one == {"log": ["check", "pay"], "amount": 3, "score": 0.75}
 
 
+@pytest.mark.lengthy
 def test_postgresql_keeps_the_same_as_sqlite(tmp_path: Path, postgres_url: str) -> None:
     with recorded(tmp_path / "l.db") as here, recorded(postgres_url) as there:
         mine = [(item.node, item.status, dict(item.output_state)) for item in here.items()]

@@ -66,6 +66,7 @@ def test_what_a_rule_says_is_kept_whatever_the_name_of_the_rule(tmp_path: Path) 
     assert "ZeroDivisionError" in item.evaluation_errors["credentials"]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("of_ledger", "of_pack", "kept"),
     [

@@ -266,6 +266,7 @@ def test_a_thread_that_another_process_takes_over_at_once_has_each_node_run_once
         assert recorded(path) == {("item", "a", "completed"): 2, ("item", "b", "completed"): 2}
 
 
+@pytest.mark.lengthy
 def test_what_was_erased_does_not_come_back_under_its_name(tmp_path: Path) -> None:
     saver = InMemorySaver()
     with Ledger(tmp_path / "l.db") as ledger:

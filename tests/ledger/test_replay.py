@@ -454,6 +454,7 @@ def test_a_judge_whose_model_fails_is_unknown_unless_it_failed_in_the_recorded_r
     assert not caplog.records  # the report says it
 
 
+@pytest.mark.lengthy
 def test_outputs_that_a_restarted_application_had_forgotten_make_no_difference(
     tmp_path: Path, ledger: Ledger
 ) -> None:
@@ -594,6 +595,7 @@ class Counted(TypedDict):
     n: int
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_clock_that_is_set_back_leaves_the_order_as_it_was(
     tmp_path: Path, ledger: Ledger, saved: bool

@@ -66,6 +66,7 @@ def kept(ledger: Ledger) -> dict[str, int]:
     }
 
 
+@pytest.mark.lengthy
 def test_older_contents_are_removed_from_every_byte_of_the_file(tmp_path: Path) -> None:
     """Old threads go as a whole; of a thread that goes on, the old contents; one that waits is kept."""
     days = Days()
@@ -173,6 +174,7 @@ def test_the_writer_prunes_once_a_day(tmp_path: Path) -> None:
         assert on(81.5) == {"newest", "waits"}
 
 
+@pytest.mark.lengthy
 def test_postgresql_prunes_and_erases_the_same(postgres_url: str) -> None:
     days = Days()
     with over_sixty_days(postgres_url, days) as ledger:
@@ -259,6 +261,7 @@ def test_an_erasure_names_the_copies_that_it_does_not_reach(tmp_path: Path) -> N
         assert backup.endswith("l.db.schema-1.bak is a copy from before an upgrade")
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("where", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("goes_on", [False, True])
 @pytest.mark.parametrize("how", ["erase", "prune"])

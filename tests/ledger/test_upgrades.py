@@ -41,6 +41,7 @@ def older(tmp_path: Path) -> Path:
     return tmp_path / "l.db"
 
 
+@pytest.mark.lengthy
 def test_an_older_file_is_copied_aside_upgraded_and_verifies(older: Path) -> None:
     before = older.read_bytes()
     with Ledger(older) as ledger:
@@ -98,6 +99,7 @@ def test_processes_that_open_an_older_file_at_once_all_work(older: Path) -> None
     connection.close()
 
 
+@pytest.mark.lengthy
 def test_postgresql_is_upgraded_on_demand_only(postgres_url: Any) -> None:
     recorded(postgres_url, 1).close()
     engine = create_engine(postgres_url.replace("postgresql://", "postgresql+psycopg://"))

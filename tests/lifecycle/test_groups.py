@@ -154,6 +154,7 @@ def test_a_group_that_reads_its_own_results_does_not_hang(mode: str) -> None:
     assert arbiter_os.history.item.evaluation_results["a"].passed
 
 
+@pytest.mark.lengthy
 def test_drain_waits_for_a_group() -> None:
     go_on = threading.Event()
 

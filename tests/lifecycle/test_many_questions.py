@@ -80,6 +80,7 @@ def asking(graph: Any) -> Any:
     return arbiter_os.govern(graph)
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("inner", [False, True])
 def test_reads_of_the_checkpoint_do_not_grow_with_the_branches(mode: str, inner: bool) -> None:

@@ -205,6 +205,7 @@ async def test_a_failed_run_goes_on_where_it_failed(driver: str) -> None:
         assert items(session) == [("a", "completed", 1), ("flaky", "completed", 2), ("z", "completed", 1)]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("retried", [False, True])
 async def test_a_timeout_ends_an_attempt(retried: bool) -> None:
     """A node's `timeout` raises what it raises without Arbiter, and is retried as without."""

@@ -198,6 +198,7 @@ def test_version_is_equal_in_another_process() -> None:
     assert there.stdout.strip() == here.version
 
 
+@pytest.mark.lengthy
 @MODES
 def test_committed_results_keep_version_and_outcome(mode: str) -> None:
     """Another process finds both with the result, after many node runs too."""

@@ -256,6 +256,7 @@ def test_long_ids_names_and_values_cost_a_program_little(text: str) -> None:
         cheap(work)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("text", HOSTILE[2:4])
 def test_a_turn_with_long_ids_and_names_costs_little(text: str) -> None:
     companion = Companion(embeds=False)

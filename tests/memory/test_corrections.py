@@ -142,6 +142,7 @@ async def test_an_older_message_read_later_in_other_words_does_not_undo_a_correc
     assert (await room.fact("User is 34")).superseded_by == (await room.fact(IS_43)).id
 
 
+@pytest.mark.lengthy
 async def test_a_correction_survives_the_end_of_the_process(tmp_path: Any) -> None:
     """Said on one day in one thread, corrected on another in another, by a program started anew."""
     hear = {
@@ -185,6 +186,7 @@ async def test_a_confirmation_by_somebody_else_speaks_for_the_first_speaker(any_
     assert (await chat.trust("ada"), await chat.trust("bob")) == (55, 50)
 
 
+@pytest.mark.lengthy
 async def test_a_comparison_of_many_claims_stays_small() -> None:
     """Without embeddings the newest facts are candidates, too, but not each with each."""
     first = [f"Fact {number} of the first kind" for number in range(30)]
@@ -197,6 +199,7 @@ async def test_a_comparison_of_many_claims_stays_small() -> None:
     assert max(each.count("The new claim, ") for each in chat.compared) <= 64
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("relation", ["supersedes", "ends", "corrects"])
 async def test_others_cannot_replace_the_statements_of_users_about_themselves(relation: str) -> None:
     """It is disputed, until they say so themselves."""
@@ -218,6 +221,7 @@ async def test_others_cannot_replace_the_statements_of_users_about_themselves(re
     assert (states[rome["claim"]], states[oslo["claim"]]) == ("active", "superseded")
 
 
+@pytest.mark.lengthy
 async def test_a_dispute_ends_with_its_other_side() -> None:
     """The user has said something else since; what remains is one person's word."""
     cat, dog = fact("Ada has a cat", subject="ada"), fact("Ada has only a dog", subject="ada")

@@ -115,6 +115,7 @@ async def test_an_answer_that_cannot_be_read_is_asked_for_again_later_and_not_at
     assert await chat.known(state=None) == [BERGEN]
 
 
+@pytest.mark.lengthy
 async def test_the_context_of_new_messages_is_shown_beside_an_edited_one() -> None:
     chat = Chat(HEAR, conversation_length=6)
     texts = ["I live in Oslo.", "one", "two", "three", "four"]

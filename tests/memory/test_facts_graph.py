@@ -151,6 +151,7 @@ def test_many_rooms_at_once_count_every_mention(any_store: BaseStore) -> None:
     assert fact.mention_count == len(fact.source_message_ids) == 20
 
 
+@pytest.mark.lengthy
 def test_in_the_background_nothing_is_lost() -> None:
     store = InMemoryStore()
     arbiter_os, app, _ = governed(store, answer("User lives in Seattle"), mode="background")

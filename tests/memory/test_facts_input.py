@@ -152,6 +152,7 @@ async def test_facts_are_listed_newest_first_and_all_of_them(any_store: BaseStor
     assert [f.claim for f in known] == [f"User is number {n}" for n in reversed(range(12))]
 
 
+@pytest.mark.lengthy
 async def test_the_newest_facts_are_found_behind_expired_ones() -> None:
     room = Room(rules=FactRules(status_ttl=timedelta(days=1)))
     await room.hears("...", claim(CAT))

@@ -277,6 +277,7 @@ async def _read(app: App, messages: Sequence[BaseMessage]) -> None:
         await Cursors(MemoryStore(app.store), **where).advance(messages)
 
 
+@pytest.mark.lengthy
 def test_a_turn_does_not_read_all_goals_that_have_ended(any_store: BaseStore) -> None:
     """The provider shows the last of them."""
     store = Counting(any_store)

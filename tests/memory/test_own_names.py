@@ -262,6 +262,7 @@ async def test_a_friend_of_the_users_name_stays_a_friend(friend: str, user: str,
     }
 
 
+@pytest.mark.lengthy
 async def test_a_friend_of_the_users_name_stays_a_friend_after_many_words_about_another() -> None:
     """However often other friends are mentioned, and at the same cost."""
     chat = Chat(
@@ -352,6 +353,7 @@ async def test_the_last_word_on_a_name_holds() -> None:
     assert [one.subject for one in await chat.facts()] == ["user-1"]
 
 
+@pytest.mark.lengthy
 async def test_names_of_friends_push_out_no_own_name() -> None:
     friends = [f"Friend{chr(65 + number)}" for number in range(20)]
     hear = {name: fact(f"{name} sails", subject=name) for name in friends}

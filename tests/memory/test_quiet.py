@@ -109,6 +109,7 @@ def test_a_chat_of_three_turns_is_learned_from(mode: str, when: Any) -> None:
     assert chat.model.calls == 1
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("when", ["inline", "background"])
 def test_a_quiet_thread_is_learned_from_by_itself(when: Any) -> None:
     chat = Chat(after_idle_s=0.2, mode=when)
@@ -184,6 +185,7 @@ def test_a_new_thread_of_the_same_user_hastens_the_old_one() -> None:
     assert chat.model.calls == 1
 
 
+@pytest.mark.lengthy
 def test_waiting_work_is_done_without_a_reference_to_it() -> None:
     store = InMemoryStore()
 
@@ -263,6 +265,7 @@ def test_a_quiet_thread_is_tried_again_after_its_model_has_failed(monkeypatch: p
     until(lambda: quiet_of(chat).pending == 0)
 
 
+@pytest.mark.lengthy
 def test_a_thread_whose_model_has_failed_in_a_turn_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_cursors, "MINUTE", timedelta(milliseconds=150))
     chat = Chat(after_idle_s=0.1, answers=Recovering(1), conversation_length=2)

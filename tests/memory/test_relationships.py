@@ -304,6 +304,7 @@ async def test_a_sensitive_tag_stays_in_its_room(plain: MemoryStore) -> None:
     assert [one and one.tags for one in told] == [("has_cancer", "friend"), ("friend",)]
 
 
+@pytest.mark.lengthy
 async def test_private_rooms_beyond_those_listed_count_as_private(plain: MemoryStore) -> None:
     relationships = known_in(plain)
     for number in range(ROOMS + 5):

@@ -111,6 +111,7 @@ async def test_the_order_is_that_of_bm25_over_all_records(any_store: BaseStore, 
         assert [entry.score for entry in entries] == pytest.approx(best, rel=0.01)
 
 
+@pytest.mark.lengthy
 async def test_an_old_record_is_found_among_thousands(any_store: BaseStore) -> None:
     memory = await put(any_store, {"old": "Ada once met a walrus in Tromsø"} | claims_of(3_000))
     assert (await found(memory, "did ada ever meet a walrus?", limit=3))[0] == "old"
@@ -480,6 +481,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_a_search_does_not_wait_for_a_backlog(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

@@ -204,6 +204,7 @@ def test_a_selector_that_cannot_be_reached_is_reported(caplog: pytest.LogCapture
     assert told.startswith("evaluator 'selector' got no answer from its model Scripted: AuthenticationError")
 
 
+@pytest.mark.lengthy
 def test_an_evaluator_that_takes_too_long_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     model = Scripted(answers=["{}"], pause=0.4)
     cycle = EvaluationCycle(

@@ -196,6 +196,7 @@ def test_an_invalid_date_is_ignored(written: Any) -> None:
     assert (claim.valid_from, claim.valid_to) == (None, None)
 
 
+@pytest.mark.lengthy
 async def test_a_date_is_one_of_the_clocks_zone() -> None:
     """In Tokyo the year begins nine hours before it does in London."""
     tokyo = timezone(timedelta(hours=9))

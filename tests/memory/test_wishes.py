@@ -309,6 +309,7 @@ def test_a_wish_may_mean_one_of_many_records() -> None:
     assert talk.known() == sorted(texts)
 
 
+@pytest.mark.lengthy
 def test_a_wish_that_no_table_knows_may_mean_one_of_many_records(any_store: BaseStore) -> None:
     """The model does not see the record, and says so; then it is shown more."""
     talk = Talk({"Ne tartsd": forget("Oslo")}, store=any_store)
@@ -419,6 +420,7 @@ def test_no_guess_of_a_forgotten_text_can_be_checked_against_the_ids_of_another_
     assert buried[0].isdisjoint(buried[1])
 
 
+@pytest.mark.lengthy
 def test_records_without_another_source_go_with_their_message() -> None:
     talk = Talk({"I live": claims(OSLO), "Pixel": claims(CAT), "earlier": off_record("m1")})
     talk.say("I live in Oslo", id="m1").say("My cat is called Pixel", id="m2").say("I live in Oslo", room="b")
@@ -436,6 +438,7 @@ def test_nothing_else_is_off_the_record(text: str) -> None:
     assert talk.say(text).known() == [OSLO]
 
 
+@pytest.mark.lengthy
 def test_forgotten_words_are_nowhere_afterwards(caplog: pytest.LogCaptureFixture) -> None:
     """In no record, no thought, no later prompt, query, trace or log; the history has counts and ids."""
     caplog.set_level(logging.DEBUG)
@@ -556,6 +559,7 @@ def test_an_answer_with_the_fields_of_the_seed_works() -> None:
     assert "off_record" not in talk.result.metadata
 
 
+@pytest.mark.lengthy
 def test_a_wish_outlasts_a_model_that_gives_no_usable_answer(caplog: pytest.LogCaptureFixture) -> None:
     """For three hours of attempts; then a warning says that nothing was forgotten."""
 
@@ -701,6 +705,7 @@ def test_a_question_a_quotation_or_code_is_no_command(text: str, model: bool) ->
     assert talk.say(text).known() == [OSLO]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("named", [[], ["m1"]])
 def test_a_model_that_names_all_facts_of_a_user_is_asked_back(named: list[str]) -> None:
     """A wish for everything is confirmed, in whichever form the model gives it."""
@@ -863,6 +868,7 @@ def test_a_new_claim_is_learned_although_a_wish_has_the_model_see_it_with_an_id(
     assert (talk.known(), talk.model.calls) == ([CAT], 2)
 
 
+@pytest.mark.lengthy
 def test_no_other_evaluator_learns_what_a_wish_has_kept_from_being_learned() -> None:
     talk = Talk(
         {"Oslo": claims(OSLO), "where I live": lambda said, known: {"forget": [OSLO]}},
@@ -886,6 +892,7 @@ def test_a_wish_cannot_name_itself_or_what_nobody_said(named: str) -> None:
     assert talk.result.metadata["ignored_wishes"] == 1
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("reader", ["timer", "wish"])
 @pytest.mark.parametrize("by", ["program", "user"])
 def test_a_forgetting_waits_for_a_thread_that_is_being_read(by: str, reader: str) -> None:

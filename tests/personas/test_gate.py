@@ -106,6 +106,7 @@ def test_the_best_attempt_is_taken_when_all_fail(mode: str) -> None:
     assert gate.actions[0].corrected_text is None
 
 
+@pytest.mark.lengthy
 def test_forgotten_drafts_are_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -284,6 +285,7 @@ def test_dimensions_are_judged_at_once(mode: str, hold: Hold) -> None:
     assert gate.actions[0].outcome == "passed"
 
 
+@pytest.mark.lengthy
 @MODES
 def test_a_hung_judge_costs_its_time_once_and_lets_the_dimension_pass(mode: str, hold: Hold) -> None:
     """31. Fail-open, recorded as such; the dimension counts as its threshold in the total."""

@@ -123,6 +123,7 @@ def test_a_judge_that_ignores_its_cancellation_costs_its_timeout() -> None:
     assert "Sing." not in jim.told()
 
 
+@pytest.mark.lengthy
 def test_a_gate_that_is_cancelled_as_it_begins_leaves_nothing_that_is_never_awaited() -> None:
     """Whichever task the run has just made, before that task begins."""
 

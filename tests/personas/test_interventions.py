@@ -817,6 +817,7 @@ def test_a_turn_with_tools_is_one_round(mode: str) -> None:
     assert ["Sing." in str(asked) for asked in model.asked] == [True, True, True, False, True, True]
 
 
+@pytest.mark.lengthy
 @MODES
 def test_agents_with_tools_of_their_own_share_a_round(mode: str) -> None:
     """Two agents of LangChain speak in turn, for two rounds; their models are what is advised."""

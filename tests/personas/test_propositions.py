@@ -392,6 +392,7 @@ def test_two_characters_ship(agent: str) -> None:
     assert len(load_propositions(None, "adherence", agent)) == 7
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("place", PERSONAS)
 def test_the_schemas_that_ship_are_those_of_the_models(place: str, tmp_path: Path) -> None:
     """`arbiter schema .` writes them again, and each file fits its own and names it."""

@@ -191,6 +191,7 @@ def test_the_map_for_contributors_has_every_room() -> None:
     assert named == sorted(named, key=lambda room: RANK[room])
 
 
+@pytest.mark.lengthy
 def test_imports_point_one_way() -> None:
     """No module imports upward, also not for types or in a function."""
     upward = [

@@ -157,6 +157,7 @@ def untimed(text: str) -> str:
     return re.sub(r"\d+\.\d ms", "0.1 ms", text)
 
 
+@pytest.mark.lengthy
 def test_the_packs_on_pages_load(tmp_path: Path) -> None:
     """A pack that a page shows, whole or in part, can be loaded. (`test_kinds.py` loads those of the kinds.)"""
     models = {"openai:gpt-5-mini": FakeListChatModel(responses=[""])}
@@ -673,6 +674,7 @@ def test_redirects_are_capped(mode: str) -> None:
         assert "max_redirects=3" in last_write.notes["router again"]
 
 
+@pytest.mark.lengthy
 @MODES
 def test_rescue_comes_after_the_retries(mode: str) -> None:
     """With `on_error=True` a router is asked after the node has failed for good, when LangGraph's own retries are

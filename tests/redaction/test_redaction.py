@@ -520,6 +520,7 @@ def _found(text: str) -> float:
     return process_time() - begun
 
 
+@pytest.mark.lengthy
 def test_invisible_characters_are_all_known() -> None:
     """The list of invisible characters is Unicode's."""
     unseen = "".join(

@@ -484,6 +484,7 @@ def test_weighted_parts_that_agree_pass_what_they_agree_on(weights: list[int], p
     assert found.score == score
 
 
+@pytest.mark.lengthy
 @MODES
 def test_weighted_circle_is_an_error_and_no_hang(mode: str) -> None:
     one = WeightedEvaluator("one", {"two": 1}, deadline=0.5)

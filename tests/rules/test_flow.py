@@ -377,6 +377,7 @@ def test_targets_narrow_the_denied_nodes_not_the_followed_data(mode: str) -> Non
     assert "sent" not in result
 
 
+@pytest.mark.lengthy
 def test_many_clearings_push_out_no_label(caplog: pytest.LogCaptureFixture) -> None:
     """Of a policy's tallies 256 are kept; a label that no step clears stays while others come and go."""
     rounds = 300

@@ -126,6 +126,7 @@ class Looking(RateLimitChecker):
         return super()._is_full(bucket)
 
 
+@pytest.mark.lengthy
 def test_the_cost_of_a_new_user_does_not_grow_with_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even while nearly all buckets wait to be refilled. Once they are full, they are dropped again."""
     monkeypatch.setattr("arbiter.checkers._accounts.KEEP_ACCOUNTS", 50)
@@ -269,6 +270,7 @@ def test_errors_about_parameters_name_the_expected_value(given: Any, named: Any,
         RateLimitChecker("rate", *given, **named)
 
 
+@pytest.mark.lengthy
 def test_many_threads_at_once_take_no_more_than_there_is() -> None:
     app = limited(chain(Spy("pay")), RateLimitChecker("rate", 10, 60))
     with ThreadPoolExecutor(16) as pool:

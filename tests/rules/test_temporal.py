@@ -551,6 +551,7 @@ def test_a_body_that_changes_its_input_in_place_has_used_the_pass_all_the_same()
         arbiter_os.govern(builder.compile()).invoke({"order": {"amount": 1}})
 
 
+@pytest.mark.lengthy
 def test_a_pass_that_was_forgotten_denies() -> None:
     """Of more than 256 passes for different values the oldest are forgotten."""
     turns = [*(checking(amount=number) for number in range(300)), {"draft": {"amount": 0}}, paying()]
@@ -662,6 +663,7 @@ def test_never_after(after: Any) -> None:
     ]
 
 
+@pytest.mark.lengthy
 def test_within_steps_counts_supersteps_in_and_around_subgraphs() -> None:
     rule = WithinSteps("fresh", "VERIFY", 2, target_nodes=["pay"], on_deny="redirect:skip")
     idle: Turn = {"draft": {}}
@@ -746,6 +748,7 @@ def test_a_condition_that_cannot_be_evaluated_is_no_pass_and_the_record_says_why
     assert "amount" in check.errors["checker rule"]
 
 
+@pytest.mark.lengthy
 def test_a_condition_and_an_evaluator_must_both_hold() -> None:
     rule = before_pay(evaluator="sound", passed_when="output.outcome.amount == 1")
     assert decided([rule], [checking(amount=1), paying()]) == ["completed"]

@@ -746,6 +746,7 @@ def test_the_reason_of_a_rule_is_part_of_the_denial() -> None:
     assert ToolsChecker("c", deny=[rule]).denial("rm", {}) == "tool 'rm' is denied (use trash instead)"
 
 
+@pytest.mark.lengthy
 def test_siblings_do_not_mix(kit: Kit) -> None:
     """Of many branches at once, those are stopped that call what they may not."""
     barrier = threading.Barrier(2, timeout=10)

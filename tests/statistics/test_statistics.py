@@ -75,6 +75,7 @@ def groups(seed: int) -> tuple[list[float], list[float]]:
     return first, second
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("df", [0.7, 1, 2, 4.3, 9, 29, 189.16, 1_000, 54_321.5])
 @pytest.mark.parametrize("t", [0.0, 1e-4, 0.3, 1.0, 1.9946, 4.4, 15.4718, 60.0, 1e9])
 def test_the_tail_of_t_is_that_of_scipy(t: float, df: float) -> None:

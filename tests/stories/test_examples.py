@@ -393,6 +393,7 @@ def story(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [" ".join(part.split()) for part in parts]
 
 
+@pytest.mark.lengthy
 def test_payments_keep_what_their_story_promises(story: list[str]) -> None:
     _, memo, vendor, unmatched, approval, budget, linted = story
     assert "took the best attempt" in memo
@@ -408,6 +409,7 @@ def test_payments_keep_what_their_story_promises(story: list[str]) -> None:
     assert "policies/payments.yaml:" in linted
 
 
+@pytest.mark.lengthy
 def test_the_bank_sees_only_what_was_allowed(story: list[str]) -> None:
     sent = [("A-1", 310.0), ("A-2", 900.0), ("A-3", 95.5), ("A-4", 120.0), ("G-1", 250.0)]
     assert sent == payments_graph.BANK

@@ -142,6 +142,7 @@ def test_scores_wait_for_a_server_that_is_down(ledger: Ledger, langfuse: Langfus
         assert len(again.accepted) == 4
 
 
+@pytest.mark.lengthy
 def test_what_is_refused_is_counted_kept_and_not_sent_again(ledger: Ledger, langfuse: Langfuse) -> None:
     recorded(ledger, 2)
     langfuse.script = [503, 207]
@@ -163,6 +164,7 @@ def test_one_bad_score_does_not_hold_up_the_others(ledger: Ledger, langfuse: Lan
     assert all("bad score" in why for _, _, why in ledger.receivers()[0].refusals)
 
 
+@pytest.mark.lengthy
 def test_a_wrong_key_stops_the_export_and_loses_nothing(
     ledger: Ledger, langfuse: Langfuse, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,6 +194,7 @@ def test_an_answer_about_the_address_or_the_account_loses_no_score_of_langfuse(
     assert ledger.export_to(LangfuseScores(), follow=False).accepted == len(langfuse.accepted) == 2
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("status", [301, 302, 402, 410])
 def test_an_answer_about_the_address_or_the_account_loses_no_score_of_langsmith(
     ledger: Ledger, langsmith: LangSmith, status: int
@@ -203,6 +206,7 @@ def test_an_answer_about_the_address_or_the_account_loses_no_score_of_langsmith(
     assert ledger.export_to(LangSmithScores(), follow=False).accepted == len(langsmith.accepted) == 2
 
 
+@pytest.mark.lengthy
 def test_a_thread_sends_what_is_committed_and_late_judgements_too(ledger: Ledger, langfuse: Langfuse) -> None:
     def slow(_: Any) -> EvaluationResult:
         until(lambda: langfuse.accepted)  # the quick one
@@ -218,6 +222,7 @@ def test_a_thread_sends_what_is_committed_and_late_judgements_too(ledger: Ledger
         ledger.export_to(LangfuseScores())
 
 
+@pytest.mark.lengthy
 def test_closing_a_ledger_sends_what_is_left(tmp_path: Path, langfuse: Langfuse) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
         ledger.export_to(LangfuseScores(), every=60)
@@ -299,6 +304,7 @@ def test_a_run_that_langsmith_does_not_know_is_asked_for_again_for_ten_minutes(
         assert "not there within 10 minutes" in state.refusals[0][2]
 
 
+@pytest.mark.lengthy
 def test_a_project_that_is_not_there_yet_is_waited_for(ledger: Ledger, langsmith: LangSmith) -> None:
     langsmith.projects = []
     recorded(ledger)
@@ -309,6 +315,7 @@ def test_a_project_that_is_not_there_yet_is_waited_for(ledger: Ledger, langsmith
     assert ledger.export_to(receiver, follow=False).accepted == 2
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_key_that_langsmith_does_not_take_stops_with_a_sentence(
     ledger: Ledger, langsmith: LangSmith, status: int
@@ -463,6 +470,7 @@ def test_receivers_of_ones_own_work_on_both_databases(
         assert [part for part in erased.elsewhere if "picky received 2 scores" in part]
 
 
+@pytest.mark.lengthy
 def test_secrets_reach_no_receiver(ledger: Ledger, langfuse: Langfuse, langsmith: LangSmith) -> None:
     secret = "sk-" + "a1B2" * 12
 

@@ -254,6 +254,7 @@ def test_the_command_sends_spans_and_log_records(tmp_path: Path, collector: Coll
     assert done.stdout == "sent 0 spans and 0 log records\n"
 
 
+@pytest.mark.lengthy
 def test_sending_a_thread_keeps_no_contents_of_its_node_runs(tmp_path: Path) -> None:
     """A thread may have gigabytes of contents; parsed, they take many times as much memory."""
     with Ledger(tmp_path / "l.db", states="full") as ledger:

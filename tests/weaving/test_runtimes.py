@@ -66,6 +66,7 @@ def seen(graph: Any, mode: str) -> Any:
     return asyncio.run(graph.ainvoke({"seen": []}, **given))["seen"]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_node_gets_the_runtime_of_a_run_that_is_not_governed(mode: str) -> None:
     expected = seen(graph_of_all_tasks(), mode)

@@ -113,6 +113,7 @@ def test_only_the_bound_names_fit(host: str, name: str, fits: bool) -> None:
     assert hosts_of(host, 7575)(name) is fits
 
 
+@pytest.mark.lengthy
 def test_a_change_needs_the_token_of_the_form(server: tuple[str, str]) -> None:
     address, token = server
     with browsing(address, token) as client:
@@ -221,6 +222,7 @@ class Basic(AuthenticationBackend):
         )
 
 
+@pytest.mark.lengthy
 def test_a_mounted_viewer_takes_the_users_of_its_application() -> None:
     inner = pages(None)
     with served(Starlette(routes=[Mount("/arbiter", inner)])) as address:
@@ -236,6 +238,7 @@ def test_a_mounted_viewer_takes_the_users_of_its_application() -> None:
         assert client.post("/arbiter/", data={"csrf": shown.text}, headers=OWN).status_code == 200
 
 
+@pytest.mark.lengthy
 def test_auth_may_be_any_middleware() -> None:
     def by_header(app: Any) -> Any:
         async def answer(scope: Any, receive: Any, send: Any) -> None:

@@ -94,6 +94,7 @@ def answers(ledger: Ledger, folder: Path) -> list[tuple[str, str | None]]:
     return [(body["answer"], body["by"]) for (text,) in rows for body in [json.loads(text)]]
 
 
+@pytest.mark.lengthy
 def test_an_approval_resumes_the_run_under_the_name_of_the_user(
     ledger: Ledger, graph: Any, payments: Payments, tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ def test_an_approval_resumes_the_run_under_the_name_of_the_user(
     assert graph.get_state(conf("pay-7")).values["done"] is True
 
 
+@pytest.mark.lengthy
 def test_an_edit_sends_the_changed_fields_and_leaves_secrets_alone(
     ledger: Ledger, graph: Any, payments: Payments, tmp_path: Path
 ) -> None:
@@ -135,6 +137,7 @@ def test_an_edit_sends_the_changed_fields_and_leaves_secrets_alone(
     assert json.loads(given[0])["detail"] == {"amount": 900}
 
 
+@pytest.mark.lengthy
 def test_a_rejection_needs_a_reason(ledger: Ledger, graph: Any, payments: Payments, tmp_path: Path) -> None:
     paused(graph, "pay-7")
     ledger.flush(20)
@@ -152,6 +155,7 @@ def test_a_rejection_needs_a_reason(ledger: Ledger, graph: Any, payments: Paymen
     assert (payments.paid, answers(ledger, tmp_path)) == ([], [("reject", "ann")])
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -181,6 +185,7 @@ def test_a_wrong_edit_shows_the_form_again_and_resumes_nothing(
         assert len(questions(client)) == 1
 
 
+@pytest.mark.lengthy
 def test_an_answer_that_is_too_late_resumes_nothing(ledger: Ledger, graph: Any, payments: Payments) -> None:
     """Another process has answered, the input has changed, or the same node asks about another input."""
     paused(graph, "a")
@@ -204,6 +209,7 @@ def test_an_answer_that_is_too_late_resumes_nothing(ledger: Ledger, graph: Any, 
     assert payments.paid == ["5000 Löhne None", "9000 Löhne None"]
 
 
+@pytest.mark.lengthy
 def test_a_second_question_of_a_node_is_not_answered_by_the_page_of_the_first(
     ledger: Ledger, payments: Payments
 ) -> None:
@@ -231,6 +237,7 @@ def test_a_second_question_of_a_node_is_not_answered_by_the_page_of_the_first(
     assert payments.paid == ["50 Löhne None"]
 
 
+@pytest.mark.lengthy
 def test_of_many_answers_at_once_one_counts(
     ledger: Ledger, graph: Any, payments: Payments, tmp_path: Path
 ) -> None:
@@ -243,6 +250,7 @@ def test_of_many_answers_at_once_one_counts(
     assert answers(ledger, tmp_path) == [("approve", "ann")]
 
 
+@pytest.mark.lengthy
 def test_a_reader_sees_questions_and_cannot_answer(ledger: Ledger, graph: Any, payments: Payments) -> None:
     paused(graph, "pay-7")
     ledger.flush(20)
@@ -257,6 +265,7 @@ def test_a_reader_sees_questions_and_cannot_answer(ledger: Ledger, graph: Any, p
         assert client.post(page.address, data={"answer": "approve"}, headers=OWN).status_code == 403
 
 
+@pytest.mark.lengthy
 def test_only_the_named_people_approve(ledger: Ledger, payments: Payments, tmp_path: Path) -> None:
     checker = ApprovalChecker("boss", approvers=["cleo"], target_nodes=["pay"])
     arbiter_os = ArbiterOS(ledger=ledger)
@@ -274,6 +283,7 @@ def test_only_the_named_people_approve(ledger: Ledger, payments: Payments, tmp_p
     assert (payments.paid, answers(ledger, tmp_path)) == (["5000 Löhne None"], [("approve", "cleo")])
 
 
+@pytest.mark.lengthy
 def test_a_question_of_a_node_itself_is_answered(ledger: Ledger, payments: Payments) -> None:
     graph = ArbiterOS(ledger=ledger).govern(payments.graph(asks=asks))
     paused(graph, "pay-7")
@@ -288,6 +298,7 @@ def test_a_question_of_a_node_itself_is_answered(ledger: Ledger, payments: Payme
     assert graph.get_state(conf("pay-7")).values["note"] == "blue"
 
 
+@pytest.mark.lengthy
 def test_a_run_goes_on_with_the_settings_that_it_had(
     ledger: Ledger, payments: Payments, tmp_path: Path
 ) -> None:
@@ -309,6 +320,7 @@ def test_a_run_goes_on_with_the_settings_that_it_had(
     assert seen == ["u-12"]
 
 
+@pytest.mark.lengthy
 def test_a_question_of_a_function_in_a_node_is_answered(
     ledger: Ledger, payments: Payments, tmp_path: Path
 ) -> None:
@@ -334,6 +346,7 @@ def test_a_question_of_a_function_in_a_node_is_answered(
     assert (paid, answers(ledger, tmp_path)) == ([9], [("edit", "ann")])
 
 
+@pytest.mark.lengthy
 def test_an_output_that_waits_is_edited(ledger: Ledger, payments: Payments, tmp_path: Path) -> None:
     arbiter_os = ArbiterOS(ledger=ledger)
     arbiter_os.add_policy_router(EscalationRouter("look", key="paid", below=10_000, target_nodes=["pay"]))
@@ -349,6 +362,7 @@ def test_an_output_that_waits_is_edited(ledger: Ledger, payments: Payments, tmp_
     assert (payments.paid, answers(ledger, tmp_path)) == (["5000 Löhne None"], [("edit", "ann")])
 
 
+@pytest.mark.lengthy
 def test_a_question_in_a_subgraph_is_answered(ledger: Ledger, payments: Payments) -> None:
     arbiter_os = ArbiterOS(ledger=ledger)
     arbiter_os.add_policy_checker(large())
@@ -362,6 +376,7 @@ def test_a_question_in_a_subgraph_is_answered(ledger: Ledger, payments: Payments
     assert payments.paid == ["900 Löhne None"]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_a_question_is_open_until_it_is_answered_and_again_when_it_is_asked_again(
     ledger: Ledger, payments: Payments, is_nested: bool
@@ -393,6 +408,7 @@ def test_a_question_is_open_until_it_is_answered_and_again_when_it_is_asked_agai
     assert payments.paid == ["5000 Löhne None"]
 
 
+@pytest.mark.lengthy
 def test_the_application_resumes_the_run_by_itself(ledger: Ledger, graph: Any, payments: Payments) -> None:
     """With `on_answer` the viewer hands the answer over, once, and resumes nothing."""
     taken: list[Any] = []
@@ -418,6 +434,7 @@ def test_the_application_resumes_the_run_by_itself(ledger: Ledger, graph: Any, p
     assert payments.paid == []
 
 
+@pytest.mark.lengthy
 def test_without_a_graph_the_command_to_type_is_shown(ledger: Ledger, graph: Any) -> None:
     paused(graph, "pay 7; rm")
     ledger.flush(20)
@@ -476,6 +493,7 @@ def test_graphs_that_cannot_be_answered_are_refused(ledger: Ledger, graph: Any, 
             viewer(ledger, graphs, **options)
 
 
+@pytest.mark.lengthy
 def test_an_answer_needs_the_rule_that_asked(
     ledger: Ledger, graph: Any, payments: Payments, tmp_path: Path
 ) -> None:
@@ -513,6 +531,7 @@ def test_questions_are_answered_on_postgres(postgres_url: str, tmp_path: Path) -
             assert {json.loads(body)["by"] for (body,) in found} == {"ann"}
 
 
+@pytest.mark.lengthy
 def test_an_async_graph_goes_on_in_the_loop_of_its_checkpointer(ledger: Ledger, tmp_path: Path) -> None:
     """A viewer that is mounted in the application whose event loop the checkpointer belongs to."""
     paid: list[int] = []

@@ -151,6 +151,7 @@ def test_streams_end_when_the_file_of_the_ledger_is_gone_and_pages_say_so(
         assert httpx.get(address).status_code == 200
 
 
+@pytest.mark.lengthy
 def test_a_stream_that_lags_hears_that_everything_may_have_grown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_stream_that_lags_hears_that_everything_may_have_grown(
             assert next(events)["data"]["threads"] is None
 
 
+@pytest.mark.lengthy
 def test_streams_are_bounded_and_pages_still_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arbiter.web.live, "STREAMS", 2)
     with Ledger(tmp_path / "arbiter.db") as ledger, served(viewer(ledger, auth=signed_in)) as address:
@@ -200,6 +202,7 @@ def test_streams_that_are_asked_for_at_once_are_bounded(
             assert sum(map(began, asking)) == 2
 
 
+@pytest.mark.lengthy
 def test_a_quiet_stream_gets_comments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arbiter.web.live, "QUIET", 0.05)
     with (
@@ -210,6 +213,7 @@ def test_a_quiet_stream_gets_comments(tmp_path: Path, monkeypatch: pytest.Monkey
         assert ": nothing new" in iter(response.iter_lines())
 
 
+@pytest.mark.lengthy
 def test_a_viewer_that_stops_ends_its_streams_and_its_poller(tmp_path: Path) -> None:
     with Ledger(tmp_path / "arbiter.db") as ledger:
         app = viewer(ledger, auth=signed_in)

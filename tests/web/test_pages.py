@@ -64,6 +64,7 @@ def linked(page: str, pattern: str) -> list[str]:
     return [unescape(link) for link in re.findall(r'href="([^"]*)"', page) if re.search(pattern, link)]
 
 
+@pytest.mark.lengthy
 def test_threads_are_listed_with_their_totals_and_how_they_ended(books: tuple[Ledger, httpx.Client]) -> None:
     ledger, client = books
     page = client.get("/")
@@ -167,6 +168,7 @@ def test_an_edited_input_shows_the_difference_and_the_answer(books: tuple[Ledger
     assert "attempt 1: interrupted" in text_of(page)
 
 
+@pytest.mark.lengthy
 def test_drafts_show_what_was_added_and_removed(tmp_path: Path) -> None:
     """Words that a later draft added are `ins`, removed ones `del`, and all are escaped."""
     with Ledger(tmp_path / "drafts.db") as ledger:
@@ -271,6 +273,7 @@ def begin(client: httpx.Client, path: str, **fields: str) -> httpx.Response:
     return client.post(path, data={"csrf": csrf, **fields}, headers={"sec-fetch-site": "same-origin"})
 
 
+@pytest.mark.lengthy
 def test_a_verification_leads_to_the_entry_that_was_edited(tmp_path: Path) -> None:
     path = tmp_path / "edited.db"
     with recorded(path, 3) as ledger, opened(ledger) as (_, client):
@@ -287,6 +290,7 @@ def test_a_verification_leads_to_the_entry_that_was_edited(tmp_path: Path) -> No
         assert begin(client, "/verify", thread="t9").status_code == 400
 
 
+@pytest.mark.lengthy
 def test_a_replay_shows_the_decisions_that_differ_with_links_to_them(
     books: tuple[Ledger, httpx.Client],
 ) -> None:
@@ -300,6 +304,7 @@ def test_a_replay_shows_the_decisions_that_differ_with_links_to_them(
     assert begin(client, "/replay", since="soon").status_code == 400
 
 
+@pytest.mark.lengthy
 def test_a_curve_of_scores_as_large_as_a_float_can_be_has_no_nan(tmp_path: Path) -> None:
     scores = iter([1e308, 1e308, -1e308, -1e308, -1e308])
     with Ledger(tmp_path / "l.db") as ledger:
@@ -316,6 +321,7 @@ def test_a_curve_of_scores_as_large_as_a_float_can_be_has_no_nan(tmp_path: Path)
     assert not re.search(r"\b(nan|inf)\b", curve)
 
 
+@pytest.mark.lengthy
 def test_a_replay_of_another_constitution_links_what_differs(tmp_path: Path) -> None:
     with recorded(tmp_path / "l.db", 1) as ledger:
         _, app = payments(ledger)
@@ -329,6 +335,7 @@ def test_a_replay_of_another_constitution_links_what_differs(tmp_path: Path) -> 
             assert client.get(link).url.path == f"/threads/{ref_of(ledger, 'much')}/items/1"
 
 
+@pytest.mark.lengthy
 def test_without_a_constitution_the_page_says_how_to_get_a_replay(tmp_path: Path) -> None:
     with recorded(tmp_path / "l.db", 1) as ledger, opened(ledger) as (_, client):
         assert "arbiter view -c DIR" in text_of(client.get("/replay").text)
@@ -353,6 +360,7 @@ def test_pages_are_made_from_postgresql_too(postgres_url: str) -> None:
             assert shown in text_of(answer.text), path
 
 
+@pytest.mark.lengthy
 def test_an_erased_thread_is_shown_by_its_ref_without_its_texts(tmp_path: Path) -> None:
     with recorded(tmp_path / "l.db", 2) as ledger:
         ref = ref_of(ledger, "t1")
@@ -364,6 +372,7 @@ def test_an_erased_thread_is_shown_by_its_ref_without_its_texts(tmp_path: Path) 
             assert "no contents are kept" in text_of(client.get(f"/threads/{ref}/items/1").text)
 
 
+@pytest.mark.lengthy
 def test_changed_contents_are_a_page_and_no_traceback(tmp_path: Path) -> None:
     """A body that is not JSON any more is one sentence that names the command which finds it."""
     path = tmp_path / "l.db"
@@ -383,6 +392,7 @@ def _echo(text: Any) -> Any:
     return text
 
 
+@pytest.mark.lengthy
 def test_a_ledger_that_a_newer_version_has_upgraded_is_a_sentence(tmp_path: Path) -> None:
     """It was opened before. No page shows what this version reads wrongly, or as an error of SQL."""
     with Ledger(tmp_path / "l.db") as ledger:
@@ -399,6 +409,7 @@ def test_a_ledger_that_a_newer_version_has_upgraded_is_a_sentence(tmp_path: Path
             assert "no such column" not in page.text
 
 
+@pytest.mark.lengthy
 def test_reports_of_evaluation_runs_are_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     cases = [Case("a", "yes"), Case("b", "no")]
@@ -413,6 +424,7 @@ def test_reports_of_evaluation_runs_are_pages(tmp_path: Path, monkeypatch: pytes
         assert "every cell agrees" in text_of(client.get("/reports/table1").text)
 
 
+@pytest.mark.lengthy
 def test_reports_name_the_folder_that_has_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with recorded(tmp_path / "l.db", 1) as ledger, opened(ledger, reports="elsewhere") as (_, client):
@@ -445,6 +457,7 @@ def test_the_export_of_a_thread_has_everything_and_asks_no_server(books: tuple[L
     assert page.count("default-src &#39;none&#39;") == 1
 
 
+@pytest.mark.lengthy
 def test_the_command_writes_a_thread_as_a_file(tmp_path: Path) -> None:
     """Without a thread, or with one that is unknown, it says what to give, and writes nothing."""
     where, file = str(tmp_path / "l.db"), tmp_path / "t0.html"
@@ -457,6 +470,7 @@ def test_the_command_writes_a_thread_as_a_file(tmp_path: Path) -> None:
     assert "Thread t0" in text_of(file.read_text(encoding="utf-8"))
 
 
+@pytest.mark.lengthy
 def test_the_viewer_can_be_mounted_below_a_path(tmp_path: Path) -> None:
     """All links stay below it."""
     with recorded(tmp_path / "l.db", 1) as ledger:
