@@ -305,7 +305,7 @@ def test_other_prompts_and_arguments_of_a_graph_make_its_answers_stale(
     assert suite.run(before(), mode="mock").rows["completed"].mean == 1
     if after is None:
         monkeypatch.setitem(globals(), "TOP_K", 4)
-    with pytest.raises(RecordingError, match="(argument|TOP_K in .*|of_today) changed|first_of_none is new"):
+    with pytest.raises(RecordingError, match=r"(argument|TOP_K in .*|of_today) changed|first_of_none is new"):
         suite.run((after or before)(), mode="mock")
 
 
