@@ -436,10 +436,11 @@ def test_what_failed_when_it_was_recorded_is_asked_again(down: str) -> None:
     assert suite(judge=judge).run(graph(plan), mode="mock").rows["good"].n == 2
 
 
-def test_a_failure_that_a_case_expects_is_recorded_once() -> None:
+@pytest.mark.parametrize("expect", [{"raises": "TypeError"}, {"completes": False}])
+def test_a_failure_that_a_case_expects_is_recorded_once(expect: dict[str, Any]) -> None:
     plan = Spy("plan")
     plan.update = {"log": "no list"}
-    failing = Suite("failing", [Case("a", {"log": []}, expect={"raises": "TypeError"})])
+    failing = Suite("failing", [Case("a", {"log": []}, expect=expect)])
     for _ in range(2):
         assert failing.run(graph(plan), mode="record").results[0].passed
     assert len(plan.calls) == 1
