@@ -17,7 +17,7 @@ import os
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -124,6 +124,12 @@ class Recording:
         self._release = finalize(self, self._locked()) if mode == "record" else None
         self._answers = self._read("answers")
         self._judgements = self._read("judgements")
+        self._details = {
+            _hash_of(line, name): parts
+            for line in self._answers.values()
+            for name, parts in line.get("details", NO_DETAILS).items()
+        }
+        """What a hash in the `target` of answers consists of. One of the answers with that hash has it in the file."""
 
     def _locked(self) -> Callable[[], None]:
         try:
@@ -161,7 +167,7 @@ class Recording:
             line = self._found(self._answers, key, again)
             if line is None and self.mode == "replay":
                 before = [each for each in self._answers.values() if _place(each) == place]
-                why = _answer_changes(before, hash_of(input), target, details)
+                why = self._changes(before, hash_of(input), target, details)
                 line = self._without(f"the answer to {place}: {why}", before)
             return None if line is None else line["answer"]
 
@@ -201,9 +207,25 @@ class Recording:
             recorded[_place(line)].append(line)
         for place, input in cases.items():
             if answer_key(input, target, place.repeat) not in self._answers:
-                why = _answer_changes(recorded[place], hash_of(input), target, details)
+                why = self._changes(recorded[place], hash_of(input), target, details)
                 self.missing.append(f"the answer to {place}: {why}")
         self.check()
+
+    def _changes(
+        self, before: Sequence[Line], input: str, target: Mapping[str, str], details: Details
+    ) -> str:
+        """What has changed since the newest answer of `before`."""
+        if not before:
+            return "it was never recorded"
+        changes = [] if before[-1].get("input") == input else ["its input changed"]
+        found = changes_between(before[-1]["target"], target)
+        for name in [name for name, how in found.items() if how == "changed"]:
+            known = self._details.get(_hash_of(before[-1], name), NO_DETAILS)
+            if known and (parts := changes_between(known, details.get(name, {}))):
+                del found[name]
+                found |= parts
+        changes += [f"{name} {how}" for name, how in sorted(found.items())]
+        return ", ".join(changes) or "another repeat was recorded"
 
     # Judgements
 
@@ -318,6 +340,7 @@ class Recording:
             if key in self._used or not (used_alone or _slot(lines[key]) in self._touched)
         ]
         path = self._file(name)
+        kept = list(_with_details_once(kept))
         kept += [line for line in self._other_format[path.name] if _slot(line) not in self._touched]
         if not kept and not path.exists():
             return
@@ -439,6 +462,10 @@ def _check(file: str, line: Any) -> None:
     names = known.get(file, ("key", "case", "repeat", "row", "vote", "judge", "parts"))
     if lacking := [name for name in names if name not in found]:
         raise ValueError(f"a line without {lacking[0]!r}")
+    details: Any = found.get("details", {})
+    parts = [found.get("target", {}), details, *(details.values() if is_mapping(details) else ())]
+    if not all(map(is_mapping, parts)):
+        raise ValueError("a line whose target or details are no JSON object")
     if file != "answers.jsonl" and not is_judgement(found):
         raise ValueError("a judgement without a value")
 
@@ -449,6 +476,22 @@ def _today() -> str:
 
 def _text_of(line: Line) -> str:
     return json.dumps({"v": VERSION, **line}, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _hash_of(line: Line, name: str) -> tuple[str, str]:
+    """The name of a part of the target, and the hash that an answer has of it."""
+    return name, str(line["target"].get(name))
+
+
+def _with_details_once(lines: Iterable[Line]) -> Iterator[Line]:
+    """The lines, of which the first with a hash has its details."""
+    seen = set[tuple[str, str]]()
+    for line in lines:
+        given = line.get("details", NO_DETAILS)
+        details = {name: parts for name, parts in given.items() if _hash_of(line, name) not in seen}
+        seen.update(_hash_of(line, name) for name in details)
+        others = {name: value for name, value in line.items() if name != "details"}
+        yield {**others, "details": details} if details else others
 
 
 def _place(line: Line) -> Place:
@@ -482,20 +525,6 @@ def _has_failed(line: Line) -> bool:
 
 
 # What changed -------------------------------------------------------------------------------------
-
-
-def _answer_changes(before: Sequence[Line], input: str, target: Mapping[str, str], details: Details) -> str:
-    if not before:
-        return "it was never recorded"
-    changes = [] if before[-1].get("input") == input else ["its input changed"]
-    found = changes_between(before[-1]["target"], target)
-    then = before[-1].get("details", NO_DETAILS)
-    for name in [name for name, how in found.items() if how == "changed" and name in then]:
-        if parts := changes_between(then[name], details.get(name, {})):
-            del found[name]
-            found |= parts
-    changes += [f"{name} {how}" for name, how in sorted(found.items())]
-    return ", ".join(changes) or "another repeat was recorded"
 
 
 def _judgement_changes(before: Sequence[Line], asked: Asked) -> str:

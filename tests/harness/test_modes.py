@@ -446,6 +446,19 @@ def test_a_failure_that_a_case_expects_is_recorded_once(expect: dict[str, Any]) 
     assert len(plan.calls) == 1
 
 
+def test_the_parts_of_the_code_are_in_the_file_once_and_each_stale_case_names_its_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    suite = Suite("own", [Case(name, {"log": [name]}) for name in "abc"])
+    graph = StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
+    suite.run(graph, mode="record")
+    assert Path("recordings/own/answers.jsonl").read_text().count("PROMPT in node") == 1
+    monkeypatch.setitem(globals(), "PROMPT", "Answer at length.")
+    with pytest.raises(RecordingError) as caught:
+        suite.run(graph, mode="mock")
+    assert str(caught.value).count("PROMPT in node changed") == 3
+
+
 def test_a_recorded_answer_stays_small() -> None:
     """There is one for each case, in a file that is committed."""
     suite().run(graph(Spy("plan")), mode="record")
