@@ -129,7 +129,7 @@ class Recording:
             for line in self._answers.values()
             for name, parts in line.get("details", NO_DETAILS).items()
         }
-        """What a hash in the `target` of answers consists of. One of the answers with that hash has it in the file."""
+        """The parts of each hash in the `target` of answers. In the file, one of the answers with that hash has them."""
 
     def _locked(self) -> Callable[[], None]:
         try:
@@ -214,7 +214,7 @@ class Recording:
     def _changes(
         self, before: Sequence[Line], input: str, target: Mapping[str, str], details: Details
     ) -> str:
-        """What has changed since the newest answer of `before`."""
+        """The changes since the newest answer of `before`."""
         if not before:
             return "it was never recorded"
         changes = [] if before[-1].get("input") == input else ["its input changed"]

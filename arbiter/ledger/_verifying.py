@@ -89,17 +89,17 @@ class Verification:
     until: datetime | None = None
     signed_by: str | None = None
     intact_entries: int = 0
-    """Counts the entries of threads without a finding, and those before the first finding of a thread."""
+    """The entries of threads without a finding, and those before the first finding of a thread."""
     anchor: Mapping[str, Any] | None = None
-    """Is the newest anchor up to which everything fits."""
+    """The newest anchor up to which everything fits."""
     erased_threads: int = 0
     missed: list[Missed] = field(default_factory=list["Missed"])
-    """Lists the gaps."""
+    """The gaps."""
     findings: list[Finding] = field(default_factory=list[Finding])
 
     @property
     def after_anchor(self) -> int:
-        """Counts the entries that are only chained: a cut of them could not be noticed."""
+        """The number of entries that are only chained: a cut of them could not be noticed."""
         return self.entries - self.anchored
 
     def __bool__(self) -> bool:
@@ -125,48 +125,48 @@ class _Thread:
     thread_id: Any
     subject: Any
     subjects: set[Any] = field(default_factory=set[Any])
-    """Holds the subjects that are stored for it besides its present one."""
+    """The subjects that are stored for it besides its present one."""
     graphs: set[Any] = field(default_factory=set[Any])
-    """Holds the names of the graphs that its entries name, and None if one may be missing."""
+    """The names of the graphs that its entries name, and None if one may be missing."""
     placed: set[Any] = field(default_factory=set[Any])
-    """Holds the executions whose graph its entries name."""
+    """The executions whose graph its entries name."""
     unplaced: set[Any] = field(default_factory=set[Any])
-    """Holds the executions of entries of other kinds, such as `started`."""
+    """The executions of entries of other kinds, such as `started`."""
     last_erased: int | None = None
-    """Is the time of the newest erasure that the chain names."""
+    """The time of the newest erasure that the chain names."""
     pruned_ats: tuple[int, int] | None = None
-    """Holds the times of the first and the last of the entries that were pruned with it."""
+    """The times of the first and the last of the entries that were pruned with it."""
     ats: list[int] = field(default_factory=list[int])
-    """Holds the time of the first entry, and the latest."""
+    """The time of the first entry, and the latest."""
     ended: str | None = None
     names: set[str | None] = field(default_factory=set[str | None])
-    """Holds the thread ids that its entries name, None for a thread without one."""
+    """The thread ids that its entries name, None for a thread without one."""
     about: set[str] = field(default_factory=set[str])
-    """Holds the subjects that the contents of executions name."""
+    """The subjects that the contents of executions name."""
     executions: set[Any] = field(default_factory=set[Any])
     known: set[Any] = field(default_factory=set[Any])
-    """Holds the executions whose contents say whom they were for. The others still run, or their contents are gone."""
+    """The executions whose contents say whom they were for. The others still run, or their contents are gone."""
     ids: dict[int, int] = field(default_factory=dict[int, int])
-    """Holds the id of each entry that an anchor names, by the number of the entry."""
+    """The id of each entry that an anchor names, by the number of the entry."""
     last_id: int = 0
     hashes: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    """Holds the hash of each entry that an anchor names, by the number of the entry."""
+    """The hash of each entry that an anchor names, by the number of the entry."""
     first_wrong: int | None = None
     last_seq: int = 0
     last_hash: bytes = b""
     counted: list[int] = field(default_factory=lambda: [0, 0, 0])
     scores: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """Holds the scores that an entry's body and its later judgements name, by the key of the entry."""
+    """The scores that an entry's body and its later judgements name, by the key of the entry."""
     stored_scores: dict[str, Any] = field(default_factory=dict[str, Any])
     seqs: dict[str, int] = field(default_factory=dict[str, int])
     keys: set[str] = field(default_factory=set[str])
     without_contents: list[int] = field(default_factory=list[int])
     erased_upto: int = 0
-    """Is the number of the newest entry whose contents an erasure has removed."""
+    """The number of the newest entry whose contents an erasure has removed."""
     emptied_upto: int = 0
-    """Is the number of the newest entry whose contents a pruning has removed."""
+    """The number of the newest entry whose contents a pruning has removed."""
     gone_upto: int = 0
-    """Is the number of the newest entry that a pruning has removed itself."""
+    """The number of the newest entry that a pruning has removed itself."""
 
 
 class Verifier:
@@ -191,7 +191,7 @@ class Verifier:
         self.by_ref: dict[str, _Thread] = {}
         self.counts = Counts()
         self.texts: dict[str, set[Any]] = {"graph": set(), "rules": set()}
-        """Holds the digests by which node runs name graphs and rules."""
+        """The digests by which node runs name graphs and rules."""
 
     def run(self) -> Verification:
         with self.engine.connect() as connection:
