@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -62,8 +63,12 @@ def test_killed_once(kill_at: int, uninterrupted: Any, tmp_path: Path) -> None:
     check(tmp_path, [kill_at], uninterrupted)
 
 
+EVENTS = [1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 17, 18]
+EACH = 1 if os.environ.get("ARBITER_STRESS") == "full" else 2
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kill_at", [1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 17, 18])
+@pytest.mark.parametrize("kill_at", EVENTS[::EACH])
 def test_killed_at_any_event(kill_at: int, uninterrupted: Any, tmp_path: Path) -> None:
     check(tmp_path, [kill_at], uninterrupted)
 
