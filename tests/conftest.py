@@ -217,25 +217,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
     yield
     most = int(metafunc.config.getoption("--cases") or 0)
     cases = vars(metafunc)["_calls"]
-    if metafunc.definition.get_closest_marker("lengthy") is not None:
-        _take_turns(cases)
+    if STRESS != "full":
+        cases[:] = _in_turns(cases)
     if most:
         cases[:] = sorted(cases, key=_takes_long)[:most]
 
 
-def _take_turns(cases: list[Any]) -> None:
-    """Of a lengthy test with a store and other parameters, each store and each of the others is in one case at
-    least. The cases that pair them anew are slow."""
+def _in_turns(cases: list[Any]) -> list[Any]:
+    """Of a test with a store and other parameters, each store and each of the others in one case at least. Those that
+    pair them anew show little more."""
     store = next(
         (name for name in ("any_store", "any_indexed_store") if cases and name in cases[0].params), ""
     )
-    stores = list(dict.fromkeys(case.params.get(store) for case in cases))
+    if not store:
+        return cases
+    stores = list(dict.fromkeys(case.params[store] for case in cases))
     others = [tuple(each for each in case.indices.items() if each[0] != store) for case in cases]
     each = list(dict.fromkeys(others))
     pairs = {(stores[n % len(stores)], each[n % len(each)]) for n in range(max(len(stores), len(each)))}
-    for case, other in zip(cases, others, strict=True):
-        if store and (case.params[store], other) not in pairs:
-            case.marks.append(pytest.mark.slow.mark)
+    return [case for case, other in zip(cases, others, strict=True) if (case.params[store], other) in pairs]
 
 
 def _takes_long(case: Any) -> bool:
