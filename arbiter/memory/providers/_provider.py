@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -29,7 +28,6 @@ from arbiter.memory._telling import NO_CYCLE, NO_STORE, Told
 from arbiter.memory._tombstones import Tombstones
 from arbiter.memory.providers._composing import (
     MAX_CHARS,
-    ComposedContext,
     ProviderResult,
     Section,
     compose_sections,
@@ -164,7 +162,7 @@ class Provider(Advisor):
         """The block of all sections; None if it is empty."""
         sections = [part for part in parts if isinstance(part, Section)]
         limits = [section.max_chars for section in sections if section.max_chars is not None]
-        return compose_sections(sections, min(limits, default=MAX_CHARS)).text or None
+        return compose_sections(sections, min(limits, default=MAX_CHARS)) or None
 
     def ensure_valid(self) -> None:
         super().ensure_valid()
@@ -266,23 +264,6 @@ def _fault(answer: Any) -> str | None:
     if isinstance(values, Mapping) and isinstance(data, Mapping):
         return None
     return "values or data that are not a mapping"
-
-
-async def acompose_context(
-    providers: Sequence[Provider],
-    ctx: ProviderContext,
-    names: Iterable[str] | None = None,
-    max_chars: int = MAX_CHARS,
-) -> ComposedContext:
-    """Ask providers, all at once, and compose their results.
-
-    `names` selects providers; without it all that are not dynamic are asked. Errors of providers are in the
-    result, never raised.
-    """
-    wanted = None if names is None else frozenset(names)
-    asked = [p for p in providers if (not p.dynamic if wanted is None else p.name in wanted)]
-    sections = await asyncio.gather(*(section_of(provider, ctx) for provider in asked))
-    return compose_sections(sections, max_chars)
 
 
 def _named() -> Sequence[str]:
