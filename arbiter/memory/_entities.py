@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from arbiter._values.normal import normalized
 from arbiter.memory._characters import Character
 from arbiter.memory._conversation import SPEAKER, speaker_of
-from arbiter.memory._records import Record, readable
+from arbiter.memory._records import Record
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 AGENT_ALIASES = ("agent", "assistant", "me")
@@ -251,11 +251,6 @@ class Entities:
         postings = [*(await self.store.aget_many(self._names, longer)).values(), *found.values()]
         ids = dict.fromkeys(id for posting in postings for id in _meant(posting))
         return list((await self.get([*ids][:_FOUND])).values())
-
-    async def all(self, *, limit: int | None = None) -> list[Entity]:
-        """The registered entities, sorted by id; with `limit` the ones registered last."""
-        entries = await self.store.alist(self._all, limit=limit)
-        return sorted(readable(Entity, (entry.value for entry in entries)), key=lambda entity: entity.id)
 
     @property
     def _all(self) -> Namespace:

@@ -175,14 +175,14 @@ def test_a_text_in_place_of_a_name_is_no_name() -> None:
 async def test_entities_can_be_registered(any_store: BaseStore) -> None:
     """They are stored in the namespace of their agent, with any id; registering again replaces the names."""
     entities = Entities(MemoryStore(any_store), "sarah")
-    assert await entities.all() == []
     ids = ["user-1", "b.c@d", "", "x" * 10_000]
     for id in ids:
         await entities.register(Entity(id=id, names=("Old",)))
     await entities.register(Entity(id="user-1", names=("John", "Johnny")))
-    assert [entity.id for entity in await entities.all()] == sorted(ids)
-    assert Entity(id="user-1", names=("John", "Johnny")) in await entities.all()
-    assert await Entities(MemoryStore(any_store), "jim").all() == []
+    found = await entities.get(ids)
+    assert [*found] == ids
+    assert found["user-1"] == Entity(id="user-1", names=("John", "Johnny"))
+    assert await Entities(MemoryStore(any_store), "jim").get(ids) == {}
 
 
 async def test_unreadable_entities_in_a_store_are_skipped() -> None:
@@ -190,7 +190,7 @@ async def test_unreadable_entities_in_a_store_are_skipped() -> None:
     entities = Entities(store, "sarah")
     await entities.register(JOHN)
     await store.aput(namespace("sarah", "entities", "all"), "broken", {"names": 7})
-    assert await entities.all() == [JOHN]
+    assert await entities.get(["broken", JOHN.id]) == {JOHN.id: JOHN}
 
 
 def test_long_names_that_differ_at_their_end_are_told_apart() -> None:

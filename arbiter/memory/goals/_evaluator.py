@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Unpack
 
@@ -25,11 +25,11 @@ from arbiter.memory._records import Goal, GoalStatus, readable
 from arbiter.memory.facts._privacy import MOST_TEXT, UNFIT, has_secret, may_keep
 from arbiter.memory.goals._updates import (
     Allowed,
-    Applied,
     GoalAnswer,
     GoalsAnswer,
-    apply_updates,
+    Reason,
     asking,
+    moved,
     progress,
 )
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
@@ -38,6 +38,16 @@ from arbiter.models import ChatModel
 
 MAX_GOALS = 50
 """Goals of a room that a model sees, the first by id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """Goals after the updates, and the reasons of refusals. `touched` goals were named in an update or changed, and
+    were in progress before."""
+
+    changed: Sequence[Goal]
+    touched: Sequence[Goal]
+    refused: Sequence[Reason]
 
 
 class Goals:
@@ -92,14 +102,11 @@ class Goals:
             goal = Goal.read(value)
             if goal is None:
                 return value
-            moved = replace(change(goal), id=goal.id, room_id=goal.room_id)
+            after = replace(change(goal), id=goal.id, room_id=goal.room_id)
             # Keep fields that a newer process may have written.
-            return value if moved == goal else {**(value or {}), **moved.to_value()}
+            return value if after == goal else {**(value or {}), **after.to_value()}
 
         return Goal.read(await self.store.aupdate(self._namespace(room_id), goal_id, changed))
-
-    async def delete(self, room_id: str, goal_id: str) -> None:
-        await self.store.adelete(self._namespace(room_id), goal_id)
 
     async def apply(
         self,
@@ -109,29 +116,30 @@ class Goals:
         allow_new_objectives: bool | Allowed = False,
         allow_reopen: bool = False,
     ) -> Applied:
-        """Apply `apply_updates` to the stored goals, each goal atomically."""
-        done: list[Applied] = []
+        """Apply what is said to the stored goals as `moved` does, each goal atomically."""
+        said: dict[str, list[GoalAnswer]] = defaultdict(list)
+        for update in updates:
+            said[update.id.strip()].append(update)
+        known = {goal.id for goal in await self.all(room_id, "IN_PROGRESS")}
+        known |= (await self.store.aget_many(self._namespace(room_id), said)).keys()
+        changed: list[Goal] = []
+        touched: list[Goal] = []
+        refused: list[Reason] = ["unknown_goal" for update in updates if update.id.strip() not in known]
 
         def apply(goal: Goal) -> Goal:
-            said = [update for update in updates if update.id.strip() == goal.id]
-            done.append(
-                apply_updates(
-                    [goal], said, allow_new_objectives=allow_new_objectives, allow_reopen=allow_reopen
-                )
+            after, reasons = moved(
+                goal, said[goal.id], allow_new_objectives=allow_new_objectives, allow_reopen=allow_reopen
             )
-            return next(iter(done[-1].changed), goal)
+            refused.extend(reasons)
+            if after != goal:
+                changed.append(after)
+            if goal.status == "IN_PROGRESS" and (said[goal.id] or after != goal):
+                touched.append(after)
+            return after
 
-        named = {update.id.strip() for update in updates}
-        known = {goal.id for goal in await self.all(room_id, "IN_PROGRESS")}
-        known |= (await self.store.aget_many(self._namespace(room_id), named)).keys()
         for goal_id in sorted(known):
             await self.update(room_id, goal_id, apply)
-        unknown = apply_updates([], [update for update in updates if update.id.strip() not in known]).refused
-        return Applied(
-            changed=tuple(goal for part in done for goal in part.changed),
-            touched=tuple(goal for part in done for goal in part.touched),
-            refused=(*unknown, *(reason for part in done for reason in part.refused)),
-        )
+        return Applied(changed=changed, touched=touched, refused=refused)
 
     def _namespace(self, room_id: str) -> Namespace:
         return namespace(self.agent_id, "goals", room_id)

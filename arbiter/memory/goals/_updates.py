@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal, get_args
 
 from langchain_core.messages import BaseMessage
@@ -185,24 +185,14 @@ Allowed = Callable[[str], bool]
 """Returns True if a model may add an objective with that description."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
-    """Goals after the updates, and the reasons of refusals. `touched` goals were named in an update or changed, and
-    were in progress before."""
-
-    changed: tuple[Goal, ...] = ()
-    touched: tuple[Goal, ...] = ()
-    refused: tuple[Reason, ...] = ()
-
-
-def apply_updates(
-    goals: Sequence[Goal],
-    updates: Sequence[GoalAnswer],
+def moved(
+    goal: Goal,
+    said: Sequence[GoalAnswer],
     *,
     allow_new_objectives: bool | Allowed = False,
     allow_reopen: bool = False,
-) -> Applied:
-    """Apply the permitted part of `updates`, and list the reasons for which the rest is refused.
+) -> tuple[Goal, list[Reason]]:
+    """The goal after the permitted part of what is said about it, and the reasons for which the rest is refused.
 
     A goal is DONE when all of its objectives are completed, whatever the updates say; DONE with open
     objectives is refused. A goal without objectives is DONE if an update says so. FAILED is accepted unless
@@ -210,24 +200,12 @@ def apply_updates(
     says so; with `allow_reopen` it is open again if all updates that name it say so. With
     `allow_new_objectives`, unknown objectives are added; if it is a function, those that it accepts.
     """
-    known = {goal.id for goal in goals}
-    unknown: list[Reason] = ["unknown_goal"]
-    refused = unknown * sum(update.id.strip() not in known for update in updates)
-    changed: list[Goal] = []
-    touched: list[Goal] = []
-    for goal in goals:
-        said = [update for update in updates if update.id.strip() == goal.id]
-        if goal.status != "IN_PROGRESS":
-            if said:
-                refused.append("final")
-            continue
-        moved, reasons = _moved(goal, said, allow_new_objectives, allow_reopen)
-        refused += reasons
-        if moved != goal:
-            changed.append(moved)
-        if said or moved != goal:
-            touched.append(moved)
-    return Applied(changed=tuple(changed), touched=tuple(touched), refused=tuple(refused))
+    if goal.status != "IN_PROGRESS":
+        return goal, ["final"] if said else []
+    named = [objective for update in said for objective in update.objectives]
+    objectives, reasons = _objectives(goal.objectives, named, allow_new_objectives, allow_reopen)
+    status, refused = _status(goal, objectives, [u.status for u in said if u.status is not None])
+    return replace(goal, status=status, objectives=objectives), reasons + refused
 
 
 def progress(goals: Iterable[Goal]) -> float:
@@ -242,17 +220,6 @@ def progress(goals: Iterable[Goal]) -> float:
         completed += sum(done)
         total += len(done)
     return completed / total if total else 1.0
-
-
-def _moved(
-    goal: Goal, said: Sequence[GoalAnswer], allow_new: bool | Allowed, allow_reopen: bool
-) -> tuple[Goal, list[Reason]]:
-    named = [objective for update in said for objective in update.objectives]
-    objectives, reasons = _objectives(goal.objectives, named, allow_new, allow_reopen)
-    status, refused = _status(goal, objectives, [u.status for u in said if u.status is not None])
-    if objectives == goal.objectives and status == goal.status:
-        return goal, reasons + refused
-    return replace(goal, status=status, objectives=objectives), reasons + refused
 
 
 def _objectives(
