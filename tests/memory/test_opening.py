@@ -25,7 +25,7 @@ from arbiter.memory import EvaluationCycle, Memory
 from arbiter.memory._embeddings import LocalEmbeddings
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.memory.stores import _vectors as vectors
-from arbiter.memory.stores._opening import open_store
+from arbiter.memory.stores._opening import index_of, open_store
 from arbiter.memory.stores._shared_locks import postgres_locks
 from arbiter.memory.stores._vectors import LocalIndex
 from tests.memory.memory_stores import KeywordEmbeddings
@@ -331,7 +331,7 @@ async def test_a_vector_of_another_text_or_model_is_ignored(local: LocalIndex) -
         pass
 
     table = local._table  # pyright: ignore[reportPrivateUsage]
-    other = MemoryStore(LocalIndex(local.inner, table, Another("dog", "cat", "a", "b", "c"), 6))
+    other = MemoryStore(LocalIndex(local.inner, table, index_of(Another("dog", "cat", "a", "b", "c"), 6)))
     assert (await other.asearch(NS, "cat")).entries[0].similarity is None
     assert await other.areindex(NS, everything=True) == 1
     assert (await other.asearch(NS, "cat")).entries[0].similarity == pytest.approx(1.0, abs=0.1)

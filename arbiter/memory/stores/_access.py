@@ -40,7 +40,7 @@ class Access:
     """One store and its known properties, shared by all its users in this process."""
 
     def __init__(self, store: BaseStore) -> None:
-        # A weak reference: this object is cached by the store's identity and must not keep the store alive.
+        # A weak reference: this object is cached by its store and must not keep it alive.
         self._store = weakref.ref(store)
         self._threaded = False
         self._in_memory = isinstance(store, InMemoryStore)
@@ -259,23 +259,13 @@ async def _unraced(calling: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return await calling()
 
 
-_ACCESSES: dict[int, tuple[weakref.ref[BaseStore], Access]] = {}
+_ACCESSES: weakref.WeakKeyDictionary[BaseStore, Access] = weakref.WeakKeyDictionary()
 _GUARD = new_lock()
 
 
 def access_to(store: BaseStore) -> Access:
     with _GUARD:
-        known = _ACCESSES.get(id(store))
-        if known is not None and known[0]() is store:
-            return known[1]
-        found = Access(store)
-        identity = id(store)
-
-        def forget(gone: weakref.ref[BaseStore]) -> None:
-            # Without the guard: the store may be freed on a thread that holds the guard.
-            held = _ACCESSES.get(identity)
-            if held is not None and held[0] is gone:
-                _ACCESSES.pop(identity, None)
-
-        _ACCESSES[identity] = (weakref.ref(store, forget), found)
+        found = _ACCESSES.get(store)
+        if found is None:
+            found = _ACCESSES[store] = Access(store)
         return found

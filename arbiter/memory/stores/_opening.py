@@ -53,7 +53,7 @@ def open_store(
     """
     if embeddings is not None and dims is None:
         dims = len(embeddings.embed_query("how long is a vector?"))
-    index = None if embeddings is None or dims is None else _index(embeddings, dims)
+    index = None if embeddings is None or dims is None else index_of(embeddings, dims)
     name = fspath(where)
     with _postgres(name, index) if name.startswith(_POSTGRES) else _sqlite(name, index) as store:
         yield store
@@ -61,7 +61,7 @@ def open_store(
         drain_users(store)
 
 
-def _index(embeddings: Embeddings, dims: int) -> dict[str, Any]:
+def index_of(embeddings: Embeddings, dims: int) -> dict[str, Any]:
     # SqliteStore reads `text_fields` where the others read `fields`, and embeds the whole value without it.
     return {"dims": dims, "embed": embeddings, "fields": [CLAIM], "text_fields": [CLAIM]}
 
@@ -83,7 +83,7 @@ def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
         found: BaseStore = store
         if index is not None and native is None:
             _warn("this Python cannot load SQLite's extensions")
-            found = LocalIndex(store, VectorTable(database), index["embed"], index["dims"])
+            found = LocalIndex(store, VectorTable(database), index)
         keep_words(found, stack.enter_context(closing(WordTables(database))))
         yield found
 
@@ -154,7 +154,7 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
             else:
                 _warn("this PostgreSQL has no pgvector")
                 plain = _with_locks(PostgresStore(pool), locks)
-                store = LocalIndex(plain, VectorTable(database), index["embed"], index["dims"])
+                store = LocalIndex(plain, VectorTable(database), index)
             keep_words(store, stack.enter_context(closing(WordTables(database))))
         yield store
 

@@ -167,32 +167,15 @@ class LocalIndex(BaseStore):
     model, is ignored.
     """
 
-    __slots__ = (
-        "_guard",
-        "_model",
-        "_table",
-        "embeddings",
-        "index_config",
-        "inner",
-        "lock_provider",
-        "supports_ttl",
-        "ttl_config",
-    )
-
-    def __init__(self, inner: BaseStore, table: VectorTable, embeddings: Embeddings, dims: int) -> None:
+    def __init__(self, inner: BaseStore, table: VectorTable, index: dict[str, Any]) -> None:
         self.inner = inner
-        self.embeddings = embeddings
-        self.index_config: dict[str, Any] = {
-            "dims": dims,
-            "embed": embeddings,
-            "fields": [CLAIM],
-            "text_fields": [CLAIM],
-        }
+        self.embeddings: Embeddings = index["embed"]
+        self.index_config = index
         self.lock_provider: object = getattr(inner, "lock_provider", None)
         self.supports_ttl = inner.supports_ttl
         self.ttl_config = inner.ttl_config
         self._table = table
-        self._model = _model_of(embeddings)
+        self._model = _model_of(self.embeddings)
         # One batch at a time: SQLite has one writer, and two statements write the vector and value of a record.
         self._guard = new_lock()
 
