@@ -217,18 +217,12 @@ class Trust:
         found = await self.store.aget(namespace(self.agent_id, "trust", entity_id), _KEY)
         return replace(self._profile(entity_id, found), at=self.clock())
 
-    async def record(self, entity_id: str, evidence: Iterable[Evidence]) -> TrustProfile:
-        """Add evidence; pieces with a known id are not added again. Returns the profile. Raises
+    async def record(self, entity_id: str, evidence: Iterable[Evidence]) -> int:
+        """Add evidence; pieces with a known id are not added again. Returns how many are new and were kept. Raises
         `ParameterError` for an unknown type."""
-        profile, _ = await self.add(entity_id, evidence)
-        return profile
-
-    async def add(self, entity_id: str, evidence: Iterable[Evidence]) -> tuple[TrustProfile, int]:
-        """Like `record`; also returns the number of pieces that are new and were kept."""
         pieces = [*evidence]
         for piece in pieces:
             _check(piece)
-        now = self.clock()
         added = 0
 
         def change(value: Value | None) -> Value | None:
@@ -238,10 +232,10 @@ class Trust:
             added = len({piece.id for piece in kept} - {piece.id for piece in profile.evidence})
             if kept == profile.evidence:
                 return value
-            return {**(value or {}), **replace(profile, at=now, evidence=kept).to_value()}
+            return {**(value or {}), **replace(profile, at=self.clock(), evidence=kept).to_value()}
 
-        found = await self.store.aupdate(namespace(self.agent_id, "trust", entity_id), _KEY, change)
-        return replace(self._profile(entity_id, found), at=now), added
+        await self.store.aupdate(namespace(self.agent_id, "trust", entity_id), _KEY, change)
+        return added
 
     def _profile(self, entity_id: str, value: Value | None) -> TrustProfile:
         return TrustProfile.read(value) or TrustProfile(entity_id=entity_id, at=self.clock())
@@ -312,8 +306,7 @@ class TrustEvaluator(CognitiveEvaluator):
         recorded = 0
         for entity, pieces in found.items():
             if entity not in agents and pieces:
-                _, added = await trust.add(entity, pieces)
-                recorded += added
+                recorded += await trust.record(entity, pieces)
         await events.remove(kept)
         profile = await trust.profile(ctx.entity_id)
         overall = profile.overall
