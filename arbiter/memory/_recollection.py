@@ -222,8 +222,7 @@ class Memory:
 
     async def arelationships(self, entity_id: str | None = None) -> list[Relationship]:
         """Relationships from and to an entity, or all of them, the most interactions first."""
-        found = Relationships(self.store, agent_id=self.agent_id, clock=self.clock)
-        return await found.of(entity_id)
+        return await Relationships(self.store, agent_id=self.agent_id).of(entity_id)
 
     relationships = waiting(arelationships)
 

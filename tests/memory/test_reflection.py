@@ -127,7 +127,7 @@ class Room:
         return await self.reflect(messages, **known) if await self.may(messages, **known) else None
 
     async def relationships(self) -> dict[tuple[str, str], Any]:
-        found = await Relationships(self.store, agent_id=SARAH.id, clock=self.clock).of()
+        found = await Relationships(self.store, agent_id=SARAH.id).of()
         return {(one.source, one.target): one for one in found}
 
     async def facts(self, entity_id: str = JOHN.id) -> list[Fact]:
@@ -760,7 +760,7 @@ class Talk:
         return item
 
     def related(self) -> list[Any]:
-        known = Relationships(MemoryStore(self.store), agent_id=SARAH.id, clock=self.clock)
+        known = Relationships(MemoryStore(self.store), agent_id=SARAH.id)
         return asyncio.run(known.of())
 
 

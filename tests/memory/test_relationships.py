@@ -38,8 +38,8 @@ def plain() -> MemoryStore:
     return MemoryStore(InMemoryStore())
 
 
-def known_in(store: MemoryStore, clock: Any = lambda: START, **options: Any) -> Relationships:
-    return Relationships(store, agent_id="agent", clock=clock, **options)
+def known_in(store: MemoryStore, **options: Any) -> Relationships:
+    return Relationships(store, agent_id="agent", **options)
 
 
 def seen(*tags: str, source: str = "a", target: str = "b", **metadata: Any) -> Sighting:
@@ -71,22 +71,24 @@ async def test_a_reflection_counts_once_despite_the_models_count(store: MemorySt
 async def test_the_same_turn_once_more_changes_nothing(store: MemoryStore) -> None:
     """Also when others were counted between, and when the turn is repeated later."""
     clock = Clock()
-    relationships = known_in(store, clock)
+    relationships = known_in(store)
     for run in ("1", "2", "3"):
-        await relationships.upsert([seen("x")], turn(run=run))
+        await relationships.upsert([seen("x")], turn(run=run, clock=clock))
     before = await relationships.of()
     clock.move(5)
-    assert await relationships.upsert([seen("x"), seen("x")], turn(run="1")) == Upserted(unchanged=1)
+    assert await relationships.upsert([seen("x"), seen("x")], turn(run="1", clock=clock)) == Upserted(
+        unchanged=1
+    )
     assert await relationships.of() == before
     assert before[0].interactions == 3
 
 
 async def test_a_relationship_gains_tags_and_metadata(plain: MemoryStore) -> None:
     clock = Clock()
-    relationships = known_in(plain, clock)
+    relationships = known_in(plain)
     await relationships.upsert([seen("x", since="2020", mood=1)], turn())
     clock.move(60)
-    await relationships.upsert([seen("y", "x", mood=2)], turn(run="2", room_id="room-2"))
+    await relationships.upsert([seen("y", "x", mood=2)], turn(run="2", room_id="room-2", clock=clock))
     [found] = await relationships.of()
     assert found.tags == ("x", "y")
     assert found.metadata == {"since": "2020", "mood": 2, "interactions": 2}
@@ -183,7 +185,7 @@ async def test_those_with_the_most_interactions_come_first(plain: MemoryStore) -
 
 async def test_agents_have_relationships_of_their_own(plain: MemoryStore) -> None:
     await known_in(plain).upsert([seen()], turn())
-    assert await Relationships(plain, agent_id="other", clock=Clock()).of() == []
+    assert await Relationships(plain, agent_id="other").of() == []
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,7 @@ class RelationshipsProvider(Provider):
 
     async def get(self, ctx: ProviderContext) -> ProviderResult:
         store = ctx.needed_store()
-        known = Relationships(store, agent_id=ctx.agent_id, clock=ctx.clock)
-        found = await known.of(ctx.entity_id)
+        found = await Relationships(store, agent_id=ctx.agent_id).of(ctx.entity_id)
         own = [told for each in found if (told := _told(each, ctx)) is not None]
         own.sort(key=lambda each: (-each.interactions, each.source, each.target))
         shown = own[: self.most]

@@ -253,9 +253,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
         return False
 
     def _relationships(self, ctx: EvalContext) -> Relationships:
-        return Relationships(
-            ctx.needed_store(), agent_id=ctx.agent_id, clock=ctx.clock, exclusive_tags=self.exclusive_tags
-        )
+        return Relationships(ctx.needed_store(), agent_id=ctx.agent_id, exclusive_tags=self.exclusive_tags)
 
     def _feedback(self, ctx: EvalContext, data: Mapping[str, Any], thought: str | None) -> str:
         counts = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
@@ -62,12 +62,10 @@ class Relationships:
         store: MemoryStore,
         *,
         agent_id: str,
-        clock: Callable[[], datetime],
         exclusive_tags: Sequence[Sequence[str]] = EXCLUSIVE_TAGS,
     ) -> None:
         self.store = store
         self.agent_id = agent_id
-        self.clock = clock
         self.exclusive_tags = tuple(normal_tags(group) for group in exclusive_tags)
 
     async def upsert(self, found: Iterable[Sighting], ctx: EvalContext) -> Upserted:
@@ -102,7 +100,7 @@ class Relationships:
         def change(value: Value | None) -> Value | None:
             nonlocal done
             known = _relationship(value)
-            now = self.clock()
+            now = ctx.clock()
             if known is None:
                 done = "created"
                 return self._new(sighting, now, ctx, turn).to_value()
