@@ -12,32 +12,21 @@ REMOVED = "[removed]"
 DETECT = ("secrets", "cards", "papers", "spoken")
 _REDACTOR = SecretRedactor(DETECT, mark=REMOVED)
 _LONG = 1_000
-_MOST_KEPT = 512
+_KEPT = Recent[bytes, str](512)
+"""The last long texts, redacted: a conversation is read again in each turn. Texts as they were said are not kept."""
+_GUARD = new_lock()
 
 
 def redacted(text: str) -> str:
     """A text with each secret replaced by "[removed]", and without the middle of a long one; the same text if
     it has no secret and is short."""
-    return _REDACTOR.text(text) if len(text) <= _LONG else _KEPT.redacted(text)
-
-
-class _Kept:
-    """The last long texts, redacted: a conversation is read again in each turn. Texts as they were said are
-    not kept."""
-
-    def __init__(self) -> None:
-        self._lock = new_lock()
-        self._texts = Recent[bytes, str](_MOST_KEPT)
-
-    def redacted(self, text: str) -> str:
-        key = blake2b(text.encode(errors="surrogatepass"), digest_size=20).digest()
-        with self._lock:
-            found = self._texts.get(key)
-        if found is None:
-            found = _REDACTOR.text(text)
-        with self._lock:
-            self._texts[key] = found
-        return text if found == text else found
-
-
-_KEPT = _Kept()
+    if len(text) <= _LONG:
+        return _REDACTOR.text(text)
+    key = blake2b(text.encode(errors="surrogatepass"), digest_size=20).digest()
+    with _GUARD:
+        found = _KEPT.get(key)
+    if found is None:
+        found = _REDACTOR.text(text)
+    with _GUARD:
+        _KEPT[key] = found
+    return text if found == text else found
