@@ -60,7 +60,7 @@ class Cursors:
     room_id: str
     evaluator: str
     clock: Callable[[], datetime]
-    ended_at: datetime | None = None
+    ended_at: datetime
 
     async def read(self) -> Cursor:
         return _cursor(await self.store.aget(self._namespace, self.evaluator))
@@ -141,7 +141,7 @@ class Cursors:
         """
         value = await self.store.aget(self._namespace, self._texts)
         known = _texts_in(value)
-        if value is None or self._ended < str(value.get("at", "")):
+        if value is None or self.ended_at.isoformat() < str(value.get("at", "")):
             return []
         key = await key_of_messages(self.store, self.agent_id)
         said = originals(messages)
@@ -157,24 +157,21 @@ class Cursors:
         if not ids:
             return
         key = await key_of_messages(self.store, self.agent_id)
+        ended = self.ended_at.isoformat()
         marks = {message.id: _mark(message, key) for message in originals(messages) if message.id in ids}
 
         def change(value: Value | None) -> Value | None:
             before = str((value or {}).get("at", ""))
             known = _texts_in(value)
             left = {id: mark for id, mark in known.items() if id not in marks}
-            texts = {**marks, **known} if self._ended < before else {**left, **marks}
-            return {"at": max(self._ended, before), "texts": [[*pair] for pair in texts.items()][-TAIL:]}
+            texts = {**marks, **known} if ended < before else {**left, **marks}
+            return {"at": max(ended, before), "texts": [[*pair] for pair in texts.items()][-TAIL:]}
 
         await self.store.aupdate(self._namespace, self._texts, change)
 
     @property
     def _texts(self) -> str:
         return f"texts:{self.evaluator}"
-
-    @property
-    def _ended(self) -> str:
-        return "" if self.ended_at is None else self.ended_at.isoformat()
 
     @property
     def _namespace(self) -> tuple[str, ...]:
@@ -200,7 +197,7 @@ class Cursors:
     def _is_late(self, cursor: Cursor, prompted: Sequence[BaseMessage]) -> bool:
         """True if a later turn moved the cursor. Messages that include the cursor's own message are never
         late."""
-        if self.ended_at is None or cursor.turn_ended_at is None or self.ended_at >= cursor.turn_ended_at:
+        if cursor.turn_ended_at is None or self.ended_at >= cursor.turn_ended_at:
             return False
         return all(message.id != cursor.last_id for message in prompted)
 

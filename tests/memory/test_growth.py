@@ -273,7 +273,13 @@ def test_a_turn_works_with_the_messages_that_it_uses(is_read: bool, monkeypatch:
 
 async def _read(app: App, messages: Sequence[BaseMessage]) -> None:
     for name in ("GET_FACTS", "REFLECTION"):
-        where: Any = {"agent_id": AGENT, "room_id": "long", "evaluator": name, "clock": lambda: NOON}
+        where: Any = {
+            "agent_id": AGENT,
+            "room_id": "long",
+            "evaluator": name,
+            "clock": lambda: NOON,
+            "ended_at": NOON,
+        }
         await Cursors(MemoryStore(app.store), **where).advance(messages)
 
 
