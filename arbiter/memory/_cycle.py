@@ -557,10 +557,7 @@ class EvaluationCycle(EvaluatorGroup):
         ]
 
     def _turn_of(self, room_id: str) -> asyncio.Lock:
-        lock = self._turns.get(room_id)
-        if lock is None:
-            lock = self._turns[room_id] = asyncio.Lock()
-        return lock
+        return self._turns.setdefault(room_id, asyncio.Lock())
 
     # The stages
 
@@ -782,10 +779,7 @@ class EvaluationCycle(EvaluatorGroup):
 
     def _room_of_run(self, run_id: str) -> str:
         """The id of the room of a run without a thread: each run is a room of its own."""
-        found = self._rooms.get(run_id)
-        if found is None:
-            found = self._rooms[run_id] = _RUN + secrets.token_hex(16)
-        return found
+        return self._rooms.setdefault(run_id, _RUN + secrets.token_hex(16))
 
     def _anonymous(self, room_id: str) -> str:
         """The id of an unnamed user. It depends on the room, so two threads never share an unnamed user."""
@@ -795,10 +789,7 @@ class EvaluationCycle(EvaluatorGroup):
     def _budget(self, turn: Turn, message: BaseMessage | None) -> CallBudget:
         """The budget of the message that is being answered; nodes that answer the same message share it."""
         key = (_run_of(turn.run.history), None if message is None else message.id)
-        found = self._budgets.get(key)
-        if found is None:
-            found = self._budgets[key] = CallBudget(self.max_llm_calls_per_turn)
-        return found
+        return self._budgets.setdefault(key, CallBudget(self.max_llm_calls_per_turn))
 
     def _private(self, config: RunnableConfig | None) -> bool:
         return self.is_private(config or {}) if callable(self.is_private) else self.is_private
