@@ -261,17 +261,14 @@ def latest(value: Mapping[str, Any], key: str, length: int) -> list[BaseMessage]
 def merged(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> list[BaseMessage]:
     """The list after the node, as LangGraph's `add_messages` builds it: a message with a known id replaces
     the old one."""
-    if any(isinstance(m, RemoveMessage) and m.id == REMOVE_ALL_MESSAGES for m in after):
-        last = max(
-            n for n, m in enumerate(after) if isinstance(m, RemoveMessage) and m.id == REMOVE_ALL_MESSAGES
-        )
-        before, after = (), after[last + 1 :]
     by_id: dict[str | None, BaseMessage] = {message.id: message for message in before}
     for message in after:
-        if isinstance(message, RemoveMessage):
-            by_id.pop(message.id, None)
-        else:
+        if not isinstance(message, RemoveMessage):
             by_id[message.id] = message
+        elif message.id == REMOVE_ALL_MESSAGES:
+            by_id.clear()
+        else:
+            by_id.pop(message.id, None)
     return list(by_id.values())
 
 
