@@ -296,16 +296,14 @@ class MemoryStore:
                 break
         return done
 
-    def lock(self, *parts: str) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def lock(self, *parts: str) -> AsyncGenerator[None]:
         """A named lock of this store, shared by all its `MemoryStore`s in this process, and by other
         processes with `lock_provider`.
 
         First come, first served within a process. Not reentrant.
         """
-        return self._lock(joined(parts))
-
-    @asynccontextmanager
-    async def _lock(self, name: str) -> AsyncGenerator[None]:
+        name = joined(parts)
         async with self._access.locks.hold(name):
             if self.lock_provider is None:
                 yield
@@ -446,9 +444,8 @@ class MemoryStore:
             value[PENDING] = False
         try:
             await self._access.call("put", ns, key, value, **{**options, "index": [CLAIM]})
-        except (
-            Exception
-        ) as error:  # if the store fails and not the embedder, the next write raises the error again
+        except Exception as error:
+            # If the store fails and not the embedder, the next write raises the error again.
             value[PENDING] = True
             if self._failures.is_new(cause := cause_of(error)):
                 _log.warning(

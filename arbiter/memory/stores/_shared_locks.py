@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Self
@@ -64,9 +64,7 @@ class Lock:
                 await asyncio.wait((waiter.future,), timeout=_LOOK_AGAIN)
         except BaseException:
             with self._guard:
-                if (
-                    waiter.granted
-                ):  # granted just before the cancellation: without a handover it would stay held
+                if waiter.granted:  # just before the cancellation: without a handover it would stay held
                     self._hand_on()
                 else:
                     self._waiters.remove(waiter)
@@ -146,11 +144,8 @@ class SharedLocks(ABC):
         # What excludes other processes lets the holder's own process in again, so its tasks need a lock of their own.
         self._locks = Locks()
 
-    def __call__(self, name: str) -> AbstractAsyncContextManager[None]:
-        return self._hold(name)
-
     @asynccontextmanager
-    async def _hold(self, name: str) -> AsyncGenerator[None]:
+    async def __call__(self, name: str) -> AsyncGenerator[None]:
         async with self._locks.hold(name):
             wait = _FIRST_WAIT
             while not await self._try(name):
