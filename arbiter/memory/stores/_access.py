@@ -28,6 +28,7 @@ _PAGE = 100
 _FOREIGN_KEYS = "PRAGMA foreign_keys = ON"
 _RACES = 100
 _WHOLE = ("langgraph.store.memory", "langgraph.store.sqlite", "langgraph.store.postgres", "arbiter.memory")
+_SQLITE = ("langgraph.store.sqlite",)
 _SORTING = ("langgraph.store.sqlite", "langgraph.store.postgres")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -44,7 +45,7 @@ class Access:
         self._store = weakref.ref(store)
         self._threaded = False
         self._in_memory = isinstance(store, InMemoryStore)
-        self._untidy = _is_sqlite(store) and bool(getattr(store, "index_config", None))
+        self._untidy = _is_of(store, _SQLITE) and bool(getattr(store, "index_config", None))
         self._whole = _is_of(store, _WHOLE)
         self._sorts = _is_of(getattr(store, "inner", store), _SORTING)
         # An async store works off its operations in a task of its own.
@@ -212,10 +213,6 @@ class Access:
             return None
         found.sort(key=lambda item: item.score or 0.0, reverse=True)
         return found[:limit]
-
-
-def _is_sqlite(store: object) -> bool:
-    return _is_of(store, ("langgraph.store.sqlite",))
 
 
 def _is_of(store: object, modules: tuple[str, ...]) -> bool:

@@ -65,11 +65,6 @@ class CheckedEmbeddings(Embeddings):
     async def aembed_query(self, text: str) -> list[float]:
         return self._checked([text], [await self.inner.aembed_query(text)])[0]
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # unpickling asks before the attribute is set
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
     def _checked(self, texts: Sequence[str], vectors: list[list[float]]) -> list[list[float]]:
         if len(vectors) != len(texts):
             raise VectorError(f"the embedder returned {len(vectors)} vectors for {len(texts)} texts.")
@@ -91,13 +86,9 @@ def checked_view(store: BaseStore) -> BaseStore | None:
     if not type(store).__module__.startswith(_KNOWN):
         return None
     dims: object = cast("dict[str, object]", config).get("dims")
-    checked = CheckedEmbeddings(inner, dims if isinstance(dims, int) else None)
-    try:
-        view = copy(store)
-        cast(Any, view).embeddings = checked
-    except (AttributeError, TypeError):
-        return None
-    return view
+    view: Any = copy(store)
+    view.embeddings = CheckedEmbeddings(inner, dims if isinstance(dims, int) else None)
+    return cast(BaseStore, view)
 
 
 class Row(NamedTuple):
