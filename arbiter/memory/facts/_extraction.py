@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 from typing import Annotated, Any, get_args
 
 from langchain_core.messages import BaseMessage
@@ -32,18 +33,10 @@ from arbiter.models import quote, visible
 _PART = re.compile(r"(\d{4})(?:[-/](\d{1,2})(?:[-/](\d{1,2}))?)?")
 
 
-def first_moment(given: Any) -> datetime | None:
+def moment(given: Any, *, last: bool = False) -> datetime | None:
     """The beginning of what is written: of the year 2019, the month 2019-05, the day 2019-05-12, or the time
-    itself. Without a zone if none is written. None for anything else."""
-    return _moment(given, last=False)
-
-
-def end_of(given: Any) -> datetime | None:
-    """Like `first_moment`, for the moment when it is over: "until 2019-05" ends with the month."""
-    return _moment(given, last=True)
-
-
-def _moment(given: Any, *, last: bool) -> datetime | None:
+    itself. Without a zone if none is written. None for anything else. `last` is the moment when it is over:
+    "until 2019-05" ends with the month."""
     if isinstance(given, datetime):
         return given
     if isinstance(given, bool) or not isinstance(given, str | int):
@@ -149,12 +142,12 @@ class ExtractedClaim(BaseModel):
     kind: Text = Field(None, description="The kind of a status: home, job, partner, mood, plan, ...")
     valid_from: Annotated[
         datetime | None,
-        BeforeValidator(first_moment),
+        BeforeValidator(moment),
         WithJsonSchema({"type": ["string", "null"], "description": "Since when it is so, as an ISO date."}),
     ] = None
     valid_to: Annotated[
         datetime | None,
-        BeforeValidator(end_of),
+        BeforeValidator(partial(moment, last=True)),
         WithJsonSchema({"type": ["string", "null"], "description": "Until when it is so, as an ISO date."}),
     ] = None
     source_message_ids: Texts = Field((), description="The ids of the messages that say so.")
