@@ -236,11 +236,9 @@ class Import:
                     key = name if isinstance(name, str) and name else None
                 elif kind == "tombstones":
                     key = "everything"
-        return (
-            None
-            if not key and not isinstance(record, Fact)
-            else (namespace(self.agent_id, kind, scope), key or "")
-        )
+        if not key and not isinstance(record, Fact):
+            return None
+        return namespace(self.agent_id, kind, scope), key or ""
 
     # Writing
 

@@ -72,14 +72,10 @@ class Bin(Records):
         """Undo the forgetting with that id, or the last one. Returns how many facts are back."""
         entries = await self.store.alist(self.space)
         found = [one for one in readable(Binned, (entry.value for entry in entries)) if one.until > now]
-        chosen = (
-            [one for one in found if one.id == id]
-            if id
-            else sorted(found, key=lambda one: one.at, reverse=True)[:1]
-        )
+        chosen = [one for one in found if not id or one.id == id]
         if not chosen:
             return 0
-        binned = chosen[0]
+        binned = max(chosen, key=lambda one: one.at)
         if binned.is_everything:
             everything = Everything(self.store, self.agent_id, self.scope)
             await everything.note(binned.everything_at)
