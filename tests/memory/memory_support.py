@@ -1,4 +1,4 @@
-"""Turns, a clock that is set by hand, and what one provider says, for tests of single evaluators and providers."""
+"""Turns, sections of providers, and a clock that is set by hand, for tests of single evaluators and providers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _silent(chunk: Any) -> None:
 
 
 def told(provider: Provider, ctx: ProviderContext) -> Section:
-    """What a provider says."""
+    """The section of a provider."""
     return asyncio.run(section_of(provider, ctx))
 
 
