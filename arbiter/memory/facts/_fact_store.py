@@ -115,17 +115,18 @@ class FactStore:
         gone for every date.
         """
         as_of, now = checked_time("facts", "as_of", as_of), self.clock()
-        found: list[Fact] = []
-        for kind in kinds:
-            if as_of is not None:
-                then = _facts_of(await self._listed(entity_id, kind, None), as_of)
-                found += [fact for fact in then if state in (None, fact.state)]
-                continue
-            known = self._believed(await self._listed(entity_id, kind, state), state)
-            if state == "superseded":  # and those whose successor has begun since the last write
-                known += self._believed(await self._listed(entity_id, kind, "active"), state)
-            found += [fact for fact in known if state is None or not fact.planned(now)]
-        return sorted(found, key=lambda fact: fact.last_seen_at, reverse=True)
+        # A fact whose successor has begun since the last write is still stored as active.
+        every = as_of is not None or state in (None, "superseded")
+        wanted = None if every else {"state": state}
+        spaces = self._places([entity_id], kinds)
+        entries = [entry for ns in spaces for entry in await self.store.alist(ns, filter=wanted)]
+        found = _facts_of(entries, as_of)
+        if as_of is None:
+            found = [as_of_now(fact, now) for fact in found]
+            found = [fact for fact in found if not (fact.state in OPEN and fact.expired(now))]
+            found = [fact for fact in found if state is None or not fact.planned(now)]
+        held = [fact for fact in found if state in (None, fact.state)]
+        return sorted(held, key=lambda fact: fact.last_seen_at, reverse=True)
 
     async def search(
         self,
@@ -266,20 +267,6 @@ class FactStore:
     async def reindex(self, entity_ids: Iterable[str]) -> int:
         """Retry embedding the facts that could not be embedded. Returns how many were."""
         return sum([await self.store.areindex(ns) for ns in self._places(entity_ids, KINDS.values())])
-
-    async def _listed(self, entity_id: str, kind: str, state: str | None) -> list[Entry]:
-        wanted = None if state is None else {"state": state}
-        return await self.store.alist(namespace(self.agent_id, kind, entity_id), filter=wanted)
-
-    def _believed(self, entries: Iterable[Entry], state: str | None = None) -> list[Fact]:
-        """The facts as they are at this moment, of that state, without open ones that have expired."""
-        now = self.clock()
-        found = (as_of_now(fact, now) for fact in readable(Fact, (entry.value for entry in entries)))
-        return [
-            fact
-            for fact in found
-            if state in (None, fact.state) and not (fact.state in OPEN and fact.expired(now))
-        ]
 
 
 def _texts(fact: Fact, entity_id: str) -> Iterable[str]:
