@@ -238,6 +238,19 @@ async def test_an_unreadable_record_is_forgotten_with_the_rest(broken: dict[str,
     assert await memory.store.alist(PLACE) == []
 
 
+@pytest.mark.parametrize("count", ["many", None, [3]], ids=str)
+async def test_a_count_that_is_none_does_not_keep_a_fact_from_being_forgotten(count: Any) -> None:
+    memory = EvaluationCycle(store=InMemoryStore(), clock=lambda: START).memory
+    await memory.aremember("a", "Ada has a horse")
+    await known_in(memory.store).upsert([seen("likes_horses")], turn())
+    [value] = [entry.value for entry in await memory.store.alist(PLACE)]
+    value["metadata"]["interactions"] = count
+    await memory.store.aput(PLACE, key_of("a", "b"), value)
+    assert await memory.aforget("a", "horse") == 1
+    [left] = [entry.value for entry in await memory.store.alist(PLACE)]
+    assert left["tags"] == []
+
+
 @pytest.mark.lengthy
 def test_no_interaction_is_lost_between_threads(store: MemoryStore) -> None:
     """4 threads with 50 turns each, every one with an event loop of its own, end at exactly 200."""

@@ -355,12 +355,11 @@ async def told_about_others(
 
 def _without(value: Value, unwanted: Callable[[str], bool]) -> Value:
     """A relationship without the tags and metadata whose texts are `unwanted`."""
-    try:
-        known = Relationship.from_value(value)
-        tags = tuple(tag for tag in known.tags if not unwanted(tag.replace("_", " ")))
-        metadata = {key: part for key, part in known.metadata.items() if not unwanted(f"{key}: {part}")}
-    except (AttributeError, TypeError, ValueError):
+    known = Relationship.read(value)
+    if known is None:
         return value
+    tags = tuple(tag for tag in known.tags if not unwanted(tag.replace("_", " ")))
+    metadata = {key: part for key, part in known.metadata.items() if not unwanted(f"{key}: {part}")}
     changed = replace(
         known,
         tags=tags,

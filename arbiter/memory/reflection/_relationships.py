@@ -227,12 +227,9 @@ def _without_count(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _relationship(value: Value | None) -> Relationship | None:
-    try:
-        found = Relationship.read(value)
-        # Other programs may have written the store, and reading the count may raise.
-        return found if found is None or found.interactions else None
-    except (TypeError, ValueError):  # an unreadable record; the next sighting replaces it
-        return None
+    """The record; None if it cannot be read, so that the next sighting replaces it."""
+    found = Relationship.read(value)
+    return found if found is not None and found.interactions else None
 
 
 def _digest(text: str) -> str:
