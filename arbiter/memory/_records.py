@@ -332,7 +332,7 @@ class Relationship(Record):
 
     @property
     def interactions(self) -> int:
-        """The count; 0 if another program has written something else there."""
+        """The number of interactions; 0 if another program has written something else there."""
         count = self.metadata.get("interactions")
         return int(count) if is_number(count) else 0
 
