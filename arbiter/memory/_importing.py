@@ -10,16 +10,7 @@ from typing import Any
 from arbiter.errors import ParameterError, nearest
 from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._notes import KEYS, Related, Traces, read_key
-from arbiter.memory._records import (
-    KINDS,
-    Fact,
-    Goal,
-    Record,
-    Relationship,
-    Thought,
-    mistakes_in,
-    short_id,
-)
+from arbiter.memory._records import KINDS, Fact, Goal, Record, Relationship, Thought, mistakes_in, short_id
 from arbiter.memory._tombstones import Tombstones
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._intake import LONGEST, wrong_text

@@ -14,14 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    WrapValidator,
-    create_model,
-)
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WrapValidator, create_model
 
 from arbiter.errors import ParameterError
 from arbiter.memory._records import Claim, Fact, Records, Visibility, time_of, with_short_ids

@@ -23,15 +23,7 @@ from arbiter.memory._evaluators import (
 from arbiter.memory._options import text
 from arbiter.memory._records import Goal, GoalStatus, readable
 from arbiter.memory.facts._privacy import MOST_TEXT, UNFIT, has_secret, may_keep
-from arbiter.memory.goals._updates import (
-    Allowed,
-    GoalAnswer,
-    GoalsAnswer,
-    Reason,
-    asking,
-    moved,
-    progress,
-)
+from arbiter.memory.goals._updates import Allowed, GoalAnswer, GoalsAnswer, Reason, asking, moved, progress
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.memory.stores._portable import joined
 from arbiter.models import ChatModel

@@ -26,12 +26,7 @@ from arbiter.memory._outcomes import call
 from arbiter.memory._secrets import redacted
 from arbiter.memory._telling import NO_CYCLE, NO_STORE, Told
 from arbiter.memory._tombstones import Tombstones
-from arbiter.memory.providers._composing import (
-    MAX_CHARS,
-    ProviderResult,
-    Section,
-    compose_sections,
-)
+from arbiter.memory.providers._composing import MAX_CHARS, ProviderResult, Section, compose_sections
 from arbiter.memory.stores import MemoryStore
 
 ASKED_FOR = "providers"
