@@ -116,18 +116,30 @@ class TrustProfile(Record):
 
     @property
     def dimensions(self) -> dict[str, float]:
-        """Each dimension, 0 to 100."""
-        return dimensions(self.evidence, self.at)
+        """Each dimension, 0 to 100: `NEUTRAL` plus the sum of all evidence, clamped once, at the end."""
+        # fsum is exact, so the order of evidence does not change the last digit.
+        points: dict[str, list[float]] = {name: [NEUTRAL] for name in WEIGHTS}
+        for piece in self.evidence:
+            weight = age_weight(piece.at, self.at)
+            for name, delta in piece.deltas.items():
+                points[name].append(delta * weight)
+        return {name: min(100.0, max(0.0, math.fsum(found))) for name, found in points.items()}
 
     @property
     def overall(self) -> int:
-        """The overall trust, 0 to 100."""
+        """The weighted mean of the dimensions, rounded to a whole number, 0 to 100; halves go up."""
         return overall(self.dimensions)
 
     @property
     def confidence(self) -> float:
-        """The confidence in the overall trust, 0.0 to 1.0."""
-        return confidence(self.evidence, self.at)
+        """The confidence in the overall trust, 0.0 to 1.0: from the amount of evidence, its agreement and its
+        recency."""
+        count = len(self.evidence)
+        if count < FEWEST:
+            return 0.0
+        agreement = abs(sum(piece.sign for piece in self.evidence)) / count
+        recent = sum(self.at - piece.at <= RECENT for piece in self.evidence) / count
+        return 0.4 * min(1.0, count / 20) + 0.3 * agreement + 0.3 * recent
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Self:
@@ -144,31 +156,9 @@ def age_weight(at: datetime, now: datetime) -> float:
     return 0.7 * math.exp(-0.5 * days) + 0.3 * 0.5
 
 
-def dimensions(evidence: Iterable[Evidence], now: datetime) -> dict[str, float]:
-    """Each dimension, 0 to 100: `NEUTRAL` plus the sum of all evidence, clamped once, at the end."""
-    # fsum is exact, so the order of evidence does not change the last digit.
-    points: dict[str, list[float]] = {name: [NEUTRAL] for name in WEIGHTS}
-    for piece in evidence:
-        weight = age_weight(piece.at, now)
-        for name, delta in piece.deltas.items():
-            points[name].append(delta * weight)
-    return {name: min(100.0, max(0.0, math.fsum(found))) for name, found in points.items()}
-
-
 def overall(found: Mapping[str, float]) -> int:
-    """The weighted mean of the dimensions, rounded to a whole number, 0 to 100; halves go up."""
     mean = math.fsum(weight * found[name] for name, weight in WEIGHTS.items())
     return math.floor(round(mean, 9) + 0.5)
-
-
-def confidence(evidence: Sequence[Evidence], now: datetime) -> float:
-    """The confidence of a score, 0.0 to 1.0: from the amount of evidence, its agreement and its recency."""
-    count = len(evidence)
-    if count < FEWEST:
-        return 0.0
-    agreement = abs(sum(piece.sign for piece in evidence)) / count
-    recent = sum(now - piece.at <= RECENT for piece in evidence) / count
-    return 0.4 * min(1.0, count / 20) + 0.3 * agreement + 0.3 * recent
 
 
 def admit(kept: Sequence[Evidence], new: Iterable[Evidence]) -> tuple[Evidence, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -36,8 +36,6 @@ from arbiter.memory.trust import (
     TrustProfile,
     admit,
     age_weight,
-    confidence,
-    dimensions,
     overall,
 )
 from tests.memory.memory_support import NOON, Clock, turn
@@ -64,6 +62,10 @@ def pieces(*types: str, **fields: Any) -> list[Evidence]:
     return [piece(type, f"e{n}", **fields) for n, type in enumerate(types)]
 
 
+def scored(evidence: Sequence[Evidence]) -> TrustProfile:
+    return TrustProfile(entity_id="user-1", at=NOON, evidence=tuple(evidence))
+
+
 # The numbers --------------------------------------------------------------------------------------
 
 
@@ -73,9 +75,9 @@ def test_the_weights_of_the_dimensions_are_those_of_a_mean() -> None:
 
 
 def test_a_stranger_is_neutral() -> None:
-    assert dimensions([], NOON) == NOTHING
+    assert scored([]).dimensions == NOTHING
     assert overall(NOTHING) == 50
-    assert confidence([], NOON) == 0
+    assert scored([]).confidence == 0
 
 
 @pytest.mark.parametrize(
@@ -117,16 +119,16 @@ def test_evidence_counts_less_as_it_gets_older_and_never_nothing(days: float, we
 def test_evidence_moves_the_dimensions_of_its_type(
     evidence: list[Evidence], moved: Mapping[str, float], total: int
 ) -> None:
-    found = dimensions(evidence, NOON)
+    found = scored(evidence).dimensions
     assert found == pytest.approx({**NOTHING, **moved}, abs=1e-6)
     assert overall(found) == total
 
 
 def test_a_dimension_is_held_to_its_range_once_at_the_end() -> None:
     """Four violations leave -69 of integrity; that an identity was verified then does not make it 17."""
-    found = dimensions(pieces(*["SECURITY_VIOLATION"] * 4, "VERIFIED_IDENTITY"), NOON)
+    found = scored(pieces(*["SECURITY_VIOLATION"] * 4, "VERIFIED_IDENTITY")).dimensions
     assert found["integrity"] == 0
-    assert dimensions(pieces(*["CONSISTENT_BEHAVIOR"] * 9), NOON)["reliability"] == 100
+    assert scored(pieces(*["CONSISTENT_BEHAVIOR"] * 9)).dimensions["reliability"] == 100
 
 
 def test_halves_of_the_overall_trust_go_up() -> None:
@@ -153,7 +155,7 @@ def test_halves_of_the_overall_trust_go_up() -> None:
 def test_confidence_grows_with_how_much_evidence_agrees_and_is_recent(
     evidence: list[Evidence], expected: float
 ) -> None:
-    assert confidence(evidence, NOON) == pytest.approx(expected)
+    assert scored(evidence).confidence == pytest.approx(expected)
 
 
 # Bounds of the evidence ---------------------------------------------------------------------------
@@ -184,8 +186,8 @@ def test_the_order_of_evidence_does_not_matter(found: list[Evidence], order: ran
         one_by_one = admit(one_by_one, [each])
     at_once = admit((), found)
     assert one_by_one == at_once
-    assert dimensions(shuffled, NOON) == dimensions(found, NOON)
-    assert confidence(shuffled, NOON) == confidence(found, NOON)
+    assert scored(shuffled).dimensions == scored(found).dimensions
+    assert scored(shuffled).confidence == scored(found).confidence
 
 
 @pytest.mark.lengthy
@@ -200,9 +202,9 @@ def test_evidence_that_was_recorded_or_left_out_changes_nothing_the_second_time(
 @pytest.mark.lengthy
 @given(PIECES)
 def test_the_numbers_stay_in_their_ranges(found: list[Evidence]) -> None:
-    assert all(0 <= value <= 100 for value in dimensions(found, NOON).values())
-    assert 0 <= overall(dimensions(found, NOON)) <= 100
-    assert 0 <= confidence(found, NOON) <= 1
+    assert all(0 <= value <= 100 for value in scored(found).dimensions.values())
+    assert 0 <= overall(scored(found).dimensions) <= 100
+    assert 0 <= scored(found).confidence <= 1
 
 
 @pytest.mark.parametrize(
