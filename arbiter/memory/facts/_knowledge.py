@@ -19,6 +19,8 @@ from arbiter.memory.stores import Link, MemoryStore, Namespace, Value, namespace
 from arbiter.memory.stores._words import overlap, words_of
 
 _MOST_GENERATIONS = 100
+_SLIP, _ALIKE, _RECENT = 3, 2, 1
+"""Why a record is compared with a claim, by importance."""
 TOLD_OF = "told_of"
 """The part of a fact's origin with the name of its person, before the speaker turned out to have that name."""
 
@@ -164,9 +166,7 @@ class Knowledge:
         if candidate.claim.type == "opinion":
             return []
         rules = self.rules
-        scored: dict[str, tuple[float, Known]] = {}
-        wrong: dict[str, Known] = {}
-        newest: dict[str, Known] = {}
+        listed: list[tuple[int, float, Known]] = []
         words = words_of(candidate.claim.claim)
 
         def comparable(value: Value) -> bool:
@@ -183,29 +183,26 @@ class Knowledge:
                 by_words = not found.semantic or fact.needs_embedding
                 score = overlap(words_of(fact.claim), words) if by_words else entry.similarity or 0.0
                 if score >= (rules.lexical_score if by_words else rules.candidate_score):
-                    scored.setdefault(fact.id, (score, Known(kind=kind, fact=fact)))
-            if candidate.claim.slot:
-                for fact in await self._linked(ns, "slot", [candidate.claim.slot]):
-                    scored.setdefault(fact.id, (0.0, Known(kind=kind, fact=fact)))
+                    listed.append((_ALIKE, score, Known(kind=kind, fact=fact)))
+            linked = await self._linked(ns, "slot", [candidate.claim.slot]) if candidate.claim.slot else []
             # Closed records are history, but an attempt that crashed may have closed some for this claim.
-            for fact in await self._linked(ns, "superseded_by", [candidate.id]):
-                scored.setdefault(fact.id, (0.0, Known(kind=kind, fact=fact)))
+            linked += await self._linked(ns, "superseded_by", [candidate.id])
+            listed += [(_ALIKE, 0.0, Known(kind=kind, fact=fact)) for fact in linked]
             for scope in dict.fromkeys(["", candidate.mention.speaker] if candidate.claim.corrects else []):
                 there = self.space(kind, candidate, scope)
                 for fact in await self._linked(there, "source_message_ids", candidate.claim.corrects):
-                    wrong.setdefault(fact.id, Known(kind=kind, fact=fact, scope=scope))
+                    listed.append((_SLIP, 0.0, Known(kind=kind, fact=fact, scope=scope)))
             if not found.semantic:
                 # Shared words do not find the same claim in another language.
                 for entry in await self.store.anewest(ns, limit=rules.candidates, wanted=comparable):
                     fact = Fact.from_value(entry.value)
-                    newest[fact.id] = Known(kind=kind, fact=fact, guessed=True)
-        best = [known for _, known in sorted(scored.values(), key=lambda pair: pair[0], reverse=True)]
-        recent = sorted(newest.values(), key=lambda known: known.fact.last_seen_at, reverse=True)
-        found_by_id: dict[str, Known] = {}
-        for known in (*wrong.values(), *best, *recent):
+                    seen = fact.last_seen_at.timestamp()
+                    listed.append((_RECENT, seen, Known(kind=kind, fact=fact, guessed=True)))
+        similar: dict[str, Known] = {}
+        for _, _, known in sorted(listed, key=lambda one: one[:2], reverse=True):
             if self._is_comparable(known.fact, candidate):
-                found_by_id.setdefault(known.fact.id, scored.get(known.fact.id, (0, known))[1])
-        return list(found_by_id.values())[: rules.candidates]
+                similar.setdefault(known.fact.id, known)
+        return list(similar.values())[: rules.candidates]
 
     async def _linked(self, ns: Namespace, name: Link, values: Sequence[str]) -> list[Fact]:
         return readable(Fact, [entry.value for entry in await self.store.alinked(ns, name, values)])
