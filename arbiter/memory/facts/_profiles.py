@@ -382,26 +382,22 @@ def _told_again(
     before: Mapping[str, Any] | None, value: Any, told: Mention, *, sensitive: bool
 ) -> dict[str, Any]:
     visibility: Visibility = "room" if sensitive else told.visibility
+    sources, rooms = [*told.sources], [told.room_id]
     if before is not None and time_of(before["at"]) > told.at:
         return dict(before)
-    made: dict[str, Any] = {
+    if before is not None and before["value"] == value:
+        if {*told.sources} <= {*before["source_message_ids"]}:
+            return dict(before)
+        sources, rooms = [*before["source_message_ids"], *sources], [*before["room_ids"], *rooms]
+        wider = max(visibility, before["visibility"], key=VISIBILITIES.index)
+        visibility = before["visibility"] if sensitive else wider
+    return {
         "value": value,
         "at": told.at.isoformat(),
-        "source_message_ids": [*told.sources],
-        "room_ids": [told.room_id],
+        "source_message_ids": [*dict.fromkeys(sources)][-_MOST_SOURCES:],
+        "room_ids": [*dict.fromkeys(rooms)][-_MOST_SOURCES:],
         "visibility": visibility,
     }
-    if before is None or before["value"] != value:
-        return made
-    if {*told.sources} <= {*before["source_message_ids"]}:
-        return dict(before)
-    wider = max(visibility, before["visibility"], key=VISIBILITIES.index)
-    made["source_message_ids"] = [*dict.fromkeys([*before["source_message_ids"], *told.sources])][
-        -_MOST_SOURCES:
-    ]
-    made["room_ids"] = [*dict.fromkeys([*before["room_ids"], told.room_id])][-_MOST_SOURCES:]
-    made["visibility"] = before["visibility"] if sensitive else wider
-    return made
 
 
 def _is_sensitive(name: str, value: Any) -> bool:
