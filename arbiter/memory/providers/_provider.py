@@ -251,14 +251,11 @@ async def section_of(provider: Provider, ctx: ProviderContext) -> Section:
 def _fault(answer: Any) -> str | None:
     if not isinstance(answer, ProviderResult):
         return f"a {type(answer).__name__}"
-    text: Any = answer.text
-    if not isinstance(text, str):
-        return f"a text that is a {type(text).__name__}"
-    values: Any = answer.values
-    data: Any = answer.data
-    if isinstance(values, Mapping) and isinstance(data, Mapping):
-        return None
-    return "values or data that are not a mapping"
+    given: Any = answer
+    if not isinstance(given.text, str):
+        return f"a text that is a {type(given.text).__name__}"
+    fits = isinstance(given.values, Mapping) and isinstance(given.data, Mapping)
+    return None if fits else "values or data that are not a mapping"
 
 
 def _named() -> Sequence[str]:
