@@ -204,14 +204,8 @@ class FactStore:
         return list(found.values())
 
     async def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> Forgotten:
-        """Delete facts about an entity: those that contain `query` in any case, the one with that id, or all.
-
-        Vectors, derived facts, and mentions in thoughts, tags and metadata of relationships go too; deleting
-        all facts deletes all relationships. The messages that said it are no sources any more; later ones may
-        say it again. Returns how many facts were deleted, and the `id` of the forgetting if
-        `FactRules.undo_within` is set. Raises `ParameterError` for a blank query, and for a query together
-        with an id.
-        """
+        """As `Memory.forget`, without a look at the threads that wait. Raises `ParameterError` for a blank query, and
+        for a query together with an id."""
         if query is not None and id is not None:
             raise ParameterError("forget", "id", "expected a query or an id, got both. Call it twice.")
         if query is not None and not query.strip():
@@ -239,11 +233,7 @@ class FactStore:
         return Profiles(self.store, self.agent_id, entity_id, self.rules, self.clock())
 
     async def undo(self, entity_id: str, id: str | None = None) -> int:
-        """Restore what the last forgetting of an entity has taken, or the one with that id, except for what
-        was learned again since. Returns how many facts are back; 0 if the time for it is over.
-
-        Raises `ConfigurationError` unless `FactRules.undo_within` is set.
-        """
+        """As `Memory.undo`."""
         if self.rules.undo_within is None:
             raise ConfigurationError(
                 "what is forgotten is erased at once, so it cannot be undone. To keep it for a time, set "
