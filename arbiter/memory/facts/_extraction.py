@@ -241,8 +241,9 @@ class GivenName(BaseModel):
     )
 
 
-class Wishes(BaseModel):
-    """What the new messages ask to be forgotten. A part that cannot be read is as if it were not there."""
+class Remarks(BaseModel):
+    """What the new messages say beside claims: what is to be forgotten, and names. A part that cannot be read is as if
+    it were not there."""
 
     forget: Annotated[list[Asked], TOLERANT, BeforeValidator(_listed)] = Field(
         default_factory=list[Request], description="Known facts that are to be forgotten."
@@ -253,6 +254,9 @@ class Wishes(BaseModel):
     forget_everything: Annotated[bool | None, BeforeValidator(_decision)] = Field(
         None,
         description="Whether all that is known about the speaker is to be forgotten; null if nobody says.",
+    )
+    names: Annotated[list[GivenName], TOLERANT, BeforeValidator(_listed)] = Field(
+        default_factory=list[GivenName], description="Names that speakers have given themselves."
     )
 
     @model_validator(mode="before")
@@ -266,14 +270,6 @@ class Wishes(BaseModel):
 
 
 _OTHERS = ("forget", "off_record", "forget_everything", "names", "profiles")
-
-
-class Remarks(Wishes):
-    """What the new messages say beside claims."""
-
-    names: Annotated[list[GivenName], TOLERANT, BeforeValidator(_listed)] = Field(
-        default_factory=list[GivenName], description="Names that speakers have given themselves."
-    )
 
 
 _CLAIMS = AliasChoices("claims", "facts")

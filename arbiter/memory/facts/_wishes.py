@@ -19,7 +19,7 @@ from arbiter.memory._records import Claim, Fact
 from arbiter.memory._tombstones import Pending
 from arbiter.memory.facts._changes import OPEN
 from arbiter.memory.facts._commands import hastens, plain_command
-from arbiter.memory.facts._extraction import Request, Wishes, label, meant
+from arbiter.memory.facts._extraction import Remarks, Request, label, meant
 from arbiter.memory.facts._forgetting import Forgetting, Forgotten, Wanted
 from arbiter.memory.facts._normal import caseless
 from arbiter.memory.stores._words import words_of
@@ -141,7 +141,7 @@ class WishBook:
 
     async def read(
         self,
-        wishes: Wishes,
+        wishes: Remarks,
         *,
         shown: Mapping[str, Fact],
         fresh: Sequence[BaseMessage],
@@ -176,7 +176,7 @@ class WishBook:
         if self.carried.gone or asked or self.carried.everything:
             await self.ctx.hidden(anew=True)
 
-    def _checked(self, wishes: Wishes, read: _Read) -> dict[str, _Asked]:
+    def _checked(self, wishes: Remarks, read: _Read) -> dict[str, _Asked]:
         """By speaker, what it may have forgotten of what the model has read."""
         found: dict[str, _Asked] = {}
         for request in wishes.forget:
