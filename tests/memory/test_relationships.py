@@ -49,7 +49,7 @@ def seen(*tags: str, source: str = "a", target: str = "b", **metadata: Any) -> S
 async def test_each_direction_is_a_relationship_of_its_own(store: MemoryStore) -> None:
     relationships = known_in(store)
     done = await relationships.upsert([seen("x"), seen("y", source="b", target="a")], turn())
-    assert done == Upserted(created=2)
+    assert done == Upserted(seen=2, created=2)
     found = {(one.source, one.target): one for one in await relationships.of("a")}
     assert {pair: one.tags for pair, one in found.items()} == {("a", "b"): ("x",), ("b", "a"): ("y",)}
     assert {one.interactions for one in found.values()} == {1}
@@ -62,7 +62,7 @@ async def test_a_reflection_counts_once_despite_the_models_count(store: MemorySt
     relationships = known_in(store)
     await relationships.upsert([seen("group_interaction", interactions=999)], turn(run="1"))
     twice = [seen("positive_sentiment"), seen("Positive Sentiment", interactions=999)]
-    assert await relationships.upsert(twice, turn(run="2")) == Upserted(updated=1)
+    assert await relationships.upsert(twice, turn(run="2")) == Upserted(seen=1)
     [found] = await relationships.of()
     assert found.interactions == 2
     assert found.tags == ("group_interaction", "positive_sentiment")
@@ -76,9 +76,7 @@ async def test_the_same_turn_once_more_changes_nothing(store: MemoryStore) -> No
         await relationships.upsert([seen("x")], turn(run=run, clock=clock))
     before = await relationships.of()
     clock.move(5)
-    assert await relationships.upsert([seen("x"), seen("x")], turn(run="1", clock=clock)) == Upserted(
-        unchanged=1
-    )
+    assert await relationships.upsert([seen("x"), seen("x")], turn(run="1", clock=clock)) == Upserted(seen=1)
     assert await relationships.of() == before
     assert before[0].interactions == 3
 

@@ -168,14 +168,13 @@ class ReflectionEvaluator(CognitiveEvaluator):
         sightings, unresolved = self._resolved(ctx, value.relationships, [*known.values()])
         upserted = await self._relationships(ctx).upsert(sightings, ctx)
         thought = await self._keep_thought(ctx, value.thought, found)
-        related = upserted.created + upserted.updated + upserted.unchanged
         data: dict[str, Any] = {
             "status": answer.status,
             "messages": len(found.shown),
             **ingested.to_data(),
             "dropped_private": ingested.dropped_private + (thought is None and bool(value.thought.strip())),
             "dropped_invalid": ingested.dropped_invalid + answer.dropped_items,
-            "relationships": related,
+            "relationships": upserted.seen,
             "new_relationships": upserted.created,
             "unresolved_relationships": unresolved,
             "self_relationships": upserted.self_loops,

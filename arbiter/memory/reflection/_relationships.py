@@ -41,12 +41,11 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upserted:
-    """Numbers of relationships: created, updated, unchanged; `self_loops` are sightings of an entity with
-    itself."""
+    """The number of relationships that were seen, and how many of them are new; `self_loops` are sightings of an
+    entity with itself."""
 
+    seen: int = 0
     created: int = 0
-    updated: int = 0
-    unchanged: int = 0
     self_loops: int = 0
 
 
@@ -85,24 +84,20 @@ class Relationships:
             pair = (sighting.source, sighting.target)
             known = united.get(pair)
             united[pair] = sighting if known is None else _united(known, sighting)
-        changes = [await self._upsert(sighting, ctx) for sighting in united.values()]
-        return Upserted(
-            created=changes.count("created"),
-            updated=changes.count("updated"),
-            unchanged=changes.count("unchanged"),
-            self_loops=loops,
-        )
+        created = sum([await self._upsert(sighting, ctx) for sighting in united.values()])
+        return Upserted(seen=len(united), created=created, self_loops=loops)
 
-    async def _upsert(self, sighting: Sighting, ctx: EvalContext) -> str:
+    async def _upsert(self, sighting: Sighting, ctx: EvalContext) -> bool:
+        """Add a sighting. True if the relationship is new."""
         turn = _digest(ctx.run_key)
-        done = ""
+        is_new = False
 
         def change(value: Value | None) -> Value | None:
-            nonlocal done
+            nonlocal is_new
             known = _relationship(value)
             now = ctx.clock()
+            is_new = known is None
             if known is None:
-                done = "created"
                 return self._new(sighting, now, ctx, turn).to_value()
             changed = self._tagged(
                 replace(known, metadata={**known.metadata, **_without_count(sighting.metadata)}),
@@ -118,12 +113,11 @@ class Relationships:
                     counted=(*known.counted, turn)[-COUNTED:],
                     private_interactions=_counted(known.private_interactions, ctx),
                 )
-            done = "unchanged" if changed == known else "updated"
             return value if changed == known else changed.to_value()
 
         source, target = sighting.source, sighting.target
         await self._related.update(key_of(source, target), source, target, change)
-        return done
+        return is_new
 
     def _new(self, sighting: Sighting, now: datetime, ctx: EvalContext, turn: str) -> Relationship:
         untagged = Relationship(
