@@ -158,16 +158,14 @@ class Everything(Records):
 
     async def ask_back(self, pending: Pending | None) -> None:
         """Note a wish that must be confirmed; with None there is none any more."""
-        if pending is None:
-            await self.store.adelete(self.space, _PENDING)
-        else:
-            await self.store.aput(self.space, _PENDING, pending.to_value())
+        await self._keep(_PENDING, pending)
 
     async def note(self, at: datetime | None) -> None:
-        if at is None:
-            await self.store.adelete(self.space, _EVERYTHING)
-        else:
-            await self.store.aput(self.space, _EVERYTHING, _Since(at=at, entity_id=self.scope).to_value())
+        await self._keep(_EVERYTHING, None if at is None else _Since(at=at, entity_id=self.scope))
+
+    async def _keep(self, key: str, record: Record | None) -> None:
+        value = None if record is None else record.to_value()
+        await self.store.aput_many([(self.space, key, value)])
 
 
 def _since(value: Value | None) -> datetime | None:
