@@ -300,18 +300,9 @@ class WishBook:
 
     def _said_before(self, message: BaseMessage, speaker: str) -> list[str]:
         """The ids of a speaker's messages before that one, oldest first."""
-        found: list[str] = []
-        for said in originals(self.ctx.messages):
-            if said.id == message.id:
-                break
-            if (
-                isinstance(said, HumanMessage)
-                and counts(said)
-                and self.ctx.speaker_of(said) == speaker
-                and said.id
-            ):
-                found.append(said.id)
-        return found
+        before = takewhile(lambda said: said.id != message.id, originals(self.ctx.messages))
+        spoken = (said for said in before if isinstance(said, HumanMessage) and counts(said))
+        return [said.id for said in spoken if said.id and self.ctx.speaker_of(said) == speaker]
 
     def still_claimed(self, claims: Iterable[Claim]) -> list[Claim]:
         """The claims without those that repeat what their own speaker has just had forgotten, from messages up to
