@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -89,16 +88,18 @@ class Relationships:
 
     async def _upsert(self, sighting: Sighting, ctx: EvalContext) -> bool:
         """Add a sighting. True if the relationship is new."""
+        source, target = sighting.source, sighting.target
         turn = _digest(ctx.run_key)
         is_new = False
 
         def change(value: Value | None) -> Value | None:
             nonlocal is_new
-            known = _relationship(value)
             now = ctx.clock()
+            known = _relationship(value)
             is_new = known is None
-            if known is None:
-                return self._new(sighting, now, ctx, turn).to_value()
+            known = known or Relationship(
+                source=source, target=target, tags=(), metadata={}, first_seen_at=now, last_seen_at=now
+            )
             changed = self._tagged(
                 replace(known, metadata={**known.metadata, **_without_count(sighting.metadata)}),
                 normal_tags(sighting.tags),
@@ -115,23 +116,8 @@ class Relationships:
                 )
             return value if changed == known else changed.to_value()
 
-        source, target = sighting.source, sighting.target
         await self._related.update(key_of(source, target), source, target, change)
         return is_new
-
-    def _new(self, sighting: Sighting, now: datetime, ctx: EvalContext, turn: str) -> Relationship:
-        untagged = Relationship(
-            source=sighting.source,
-            target=sighting.target,
-            tags=(),
-            metadata={**_without_count(sighting.metadata), INTERACTIONS: 1},
-            first_seen_at=now,
-            last_seen_at=now,
-            room_ids=(ctx.room_id,),
-            counted=(turn,),
-            private_interactions=_counted({}, ctx),
-        )
-        return self._tagged(untagged, normal_tags(sighting.tags), ctx)
 
     def _tagged(self, known: Relationship, seen: Sequence[str], ctx: EvalContext) -> Relationship:
         """The relationship with the tags seen in this room, and the rooms of each tag."""
