@@ -103,12 +103,10 @@ def _agent_aliases(entities: Iterable[Entity]) -> dict[str, str]:
 def _folded(name: str) -> str:
     whole = " ".join(name.split())
     begin = _folded_text(whole[:MOST_OF_NAME])[:MOST_OF_NAME]
+    if len(whole) <= MOST_OF_NAME:
+        return begin
     # Those that differ only after their beginning stay different.
-    return (
-        begin
-        if len(whole) <= MOST_OF_NAME
-        else f"{begin} {sha256(whole.casefold().encode(errors='surrogatepass')).hexdigest()}"
-    )
+    return f"{begin} {sha256(whole.casefold().encode(errors='surrogatepass')).hexdigest()}"
 
 
 def _folded_text(text: str) -> str:
