@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextvars import copy_context
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
@@ -97,16 +96,6 @@ _RUN, _NAMESAKE = "run:", "user:"
 _NO_STORE, _NO_MODEL = "there is no store", "there is no model"
 _CAUSES = {_NO_STORE: NO_STORE, _NO_MODEL: NO_MODEL}
 Privacy = bool | Callable[[RunnableConfig], bool]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
-    """The conversation after a node run, the messages that the node returned, and the ids of those that were
-    not there before."""
-
-    messages: Sequence[BaseMessage]
-    new: Sequence[BaseMessage]
-    added: Set[str | None]
 
 
 class EvaluationCycle(EvaluatorGroup):
@@ -670,10 +659,10 @@ class EvaluationCycle(EvaluatorGroup):
         """Everything that handlers receive about a turn."""
         run, runtime, place = turn.run, turn.runtime, turn.place
         store = self._store_of(runtime)
-        said = await self._said(turn, store)
-        named = await self._named(place, store, said.messages)
+        said, returned, added = await self._said(turn, store)
+        named = await self._named(place, store, said)
         speakers = self._speakers(place, named)
-        messages = heard(said.messages, speakers)
+        messages = heard(said, speakers)
         room_id, entity_id = self._where(place, run.history, newest_human(messages))
         strangers = await self._strangers(messages, named, store, room_id, entity_id)
         messages = marked(messages, strangers) if strangers else messages
@@ -689,9 +678,9 @@ class EvaluationCycle(EvaluatorGroup):
             node=item.node,
             state=freeze(state_of(run.input, run.returned, self.messages_key, messages)),
             messages=messages,
-            new_messages=[part for part in messages if part.id in said.added],
+            new_messages=[part for part in messages if part.id in added],
             message=message,
-            did_respond=responded(said.new) or has_structured_response(run.returned),
+            did_respond=responded(returned) or has_structured_response(run.returned),
             room_id=room_id,
             entity_id=entity_id,
             agent_id=self.agent_id,
@@ -720,7 +709,11 @@ class EvaluationCycle(EvaluatorGroup):
             strangers=strangers,
         )
 
-    async def _said(self, turn: Turn, store: MemoryStore | None) -> _Said:
+    async def _said(
+        self, turn: Turn, store: MemoryStore | None
+    ) -> tuple[list[BaseMessage], list[BaseMessage], Set[str | None]]:
+        """The conversation after a node run, the messages that the node returned, and the ids of those that were not
+        there before."""
         scope = _scope(turn.place) or self._room_of_run(_run_of(turn.run.history))
         found = (*turn.messages, *turn.new_messages)
         saved = turn.run.saved
@@ -728,8 +721,7 @@ class EvaluationCycle(EvaluatorGroup):
         ids = MessageIds(scope, kept=saved, key=b"" if has_ids else await self._key(store))
         before = as_messages(turn.messages, ids)
         new = as_messages(turn.new_messages, ids)
-        added = {part.id for part in new} - {part.id for part in before}
-        return _Said(messages=merged(before, new), new=new, added=added)
+        return merged(before, new), new, {part.id for part in new} - {part.id for part in before}
 
     async def _strangers(
         self,
