@@ -114,19 +114,17 @@ class Quiet:
         """Note that a turn has ended. The thread waits for `evaluators`, if there are any."""
         room_id = ctx.room_id
         before = self._rooms.pop(room_id, None)
-        is_new = before is None
         self._known[room_id] = None
         now = asyncio.get_running_loop().time()
         if evaluators:
             due = now + (math.inf if self.after_s is None else self.after_s)
             # Turns in the background may end in another order.
-            late = before is not None and _is_earlier(ctx, before.ctx)
-            kept = before.ctx if before is not None and late else _kept(ctx, self.messages_key)
+            is_late = before is not None and _is_earlier(ctx, before.ctx)
+            kept = before.ctx if before is not None and is_late else _kept(ctx, self.messages_key)
             self._add(Held(ctx=kept, evaluators=evaluators, since=now, due=due))
-        if self.after_s is not None:
-            if is_new:
-                self._hasten(ctx, now, self.after_s / _SOONER)
-            self._set_timer()
+        if self.after_s is not None and before is None:
+            self._hasten(ctx, now, self.after_s / _SOONER)
+        self._set_timer()
 
     def again(self, held: Held) -> None:
         """Let a thread wait for another attempt, unless a later turn of it waits already."""
