@@ -83,6 +83,7 @@ class _Asked:
         self.messages |= what.messages
         self.fields |= what.fields
         self.asking |= {*what.asking, asking}
+        self.off_record |= what.off_record
 
     def names(self, fact: Fact) -> bool:
         """True for such a fact, and for one that has no other source than such messages."""
@@ -197,11 +198,8 @@ class WishBook:
             ):
                 self.carried.ignored += 1
                 continue
-            what = found.setdefault(self.ctx.speaker_of(asking), _Asked())
-            what.messages.add(str(message.id))
-            what.off_record = True
-            if asking.id in read.fresh:
-                what.asking.add(str(asking.id))
+            what = _Asked(messages={str(message.id)}, off_record=True)
+            found.setdefault(self.ctx.speaker_of(asking), _Asked()).add(what, str(asking.id))
         return found
 
     def _named(self, named: str, asking: BaseMessage, read: _Read) -> _Asked | None:
