@@ -187,7 +187,9 @@ class Import:
         if place is None:
             self.mistakes.append(f"{where}: it has no key.")
             return
-        yield Planned(kind=kind, entity_id=entity_id, ns=place[0], key=place[1], value=given, record=record)
+        # With all fields: records are also looked for by fields that were not given, such as the state.
+        value = given if record is None else {**given, **record.to_value()}
+        yield Planned(kind=kind, entity_id=entity_id, ns=place[0], key=place[1], value=value, record=record)
 
     def _refused(self, kind: str, record: Record | None, value: Value) -> str | None:
         """The field and the reason for which a readable record may not be imported, without its words."""

@@ -69,6 +69,16 @@ def without_time(export: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def test_a_record_without_its_state_is_found_by_it() -> None:
+    """A claim from elsewhere with an id of its own, or a goal, may leave out what has a default."""
+    found = memory()
+    claim = {"entity_id": "ada", "claim": "Ada lives in Oslo", "id": "k", "expires_at": None}
+    goal = {"id": "g", "room_id": "room-1", "entity_id": "ada", "name": "Find a flat"}
+    assert found.import_([claim, {"entity_id": "ada", "goals": [goal]}]) == 2
+    assert [fact.id for fact in found.facts("ada")] == ["k"]
+    assert [each.id for each in found.goals("room-1", "IN_PROGRESS")] == ["g"]
+
+
 @pytest.mark.lengthy
 @pytest.mark.parametrize("is_async", [False, True])
 def test_an_export_comes_back_with_ids_times_and_links(any_store: BaseStore, is_async: bool) -> None:
