@@ -194,13 +194,12 @@ class EvaluationCycle(EvaluatorGroup):
         if selector == "llm" and self.selector_model is None and self.evaluator_model is None:
             raise wrong("selector", "'llm' needs a selector_model or an evaluator_model.")
         self._lock_provider = lock_provider
-        self._stores: weakref.WeakKeyDictionary[BaseStore, MemoryStore] = weakref.WeakKeyDictionary()
         self.store = None if store is None else self._wrapped(store)
         self._budgets = Recent[tuple[str, str | None], CallBudget](_REMEMBERED)
         self._rooms = Recent[str, str](_REMEMBERED)
         self._keeps_ids = Recent[str, bool](_REMEMBERED)
         """The last threads; those without a checkpointer have other ids in each run. See `MessageIds`."""
-        self._keys: weakref.WeakKeyDictionary[MemoryStore, bytes] = weakref.WeakKeyDictionary()
+        self._keys: weakref.WeakKeyDictionary[BaseStore, bytes] = weakref.WeakKeyDictionary()
         self._own_key = secrets.token_bytes(16)
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._busy: set[str] = set()
@@ -417,10 +416,10 @@ class EvaluationCycle(EvaluatorGroup):
 
     async def _key(self, store: MemoryStore | None) -> bytes:
         """The key of made ids; one of this process if the store cannot be read, or if there is none."""
-        found = None if store is None else self._keys.get(store)
+        found = None if store is None else self._keys.get(store.store)
         if found is None and store is not None:
             try:
-                found = self._keys[store] = await key_of_messages(store, self.agent_id)
+                found = self._keys[store.store] = await key_of_messages(store, self.agent_id)
             except Exception as exc:
                 _log.warning("the key of message ids could not be read: %s", type(exc).__name__)
         return found or self._own_key
@@ -819,10 +818,7 @@ class EvaluationCycle(EvaluatorGroup):
         given: Any = store
         if not isinstance(given, BaseStore):
             raise wrong("store", f"expected a LangGraph BaseStore, got {given!r:.80}.")
-        found = self._stores.get(store)
-        if found is None:
-            found = self._stores[store] = MemoryStore(store, lock_provider=self._lock_provider)
-        return found
+        return MemoryStore(store, lock_provider=self._lock_provider)
 
 
 class _DefaultCycle(EvaluationCycle):

@@ -14,6 +14,7 @@ from langgraph.store.memory import InMemoryStore
 
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
+from arbiter._values.once import Once
 from arbiter._weaving.stores import held_items, loop_of
 from arbiter.errors import ArbiterError
 from arbiter.memory.stores._portable import Namespace
@@ -52,6 +53,8 @@ class Access:
         self._view = None if loop_of(store) else checked_view(store)
         self.words = WordSearch(self._all, self._last)
         self.locks = Locks()
+        self.failures = Once()
+        """The failures of the embedder that were reported."""
 
     @property
     def store(self) -> BaseStore:

@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeVar, cast
 
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchItem
 
-from arbiter._values.once import Once
 from arbiter.memory._secrets import redacted
 from arbiter.memory._telling import cause_of
 from arbiter.memory.stores._access import access_to
@@ -92,7 +91,6 @@ class MemoryStore:
     def __init__(self, store: BaseStore, *, lock_provider: LockProvider | None = None) -> None:
         self.store = store
         own: LockProvider | None = getattr(store, "lock_provider", None)
-        self._failures = Once()
         self.lock_provider = own if lock_provider is None else lock_provider
         self._access = access_to(store)
 
@@ -447,7 +445,7 @@ class MemoryStore:
         except Exception as error:
             # If the store fails and not the embedder, the next write raises the error again.
             value[PENDING] = True
-            if self._failures.is_new(cause := cause_of(error)):
+            if self._access.failures.is_new(cause := cause_of(error)):
                 _log.warning(
                     "a record could not be embedded: %s. It is stored, found by words, and embedded later. Check the "
                     "key and the address of the embeddings; this warning is not repeated.",
