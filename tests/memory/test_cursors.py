@@ -46,7 +46,8 @@ def store() -> MemoryStore:
 
 def cursors(store: MemoryStore, clock: Clock, **known: Any) -> Cursors:
     options: dict[str, Any] = {"agent_id": "agent", "room_id": "room-1", "evaluator": "REFLECTION"}
-    return Cursors(store, clock=clock, **options | {"ended_at": clock()} | known)
+    options["ended_at"] = clock()
+    return Cursors(store, clock=clock, **options | known)
 
 
 @pytest.fixture

@@ -389,8 +389,9 @@ def _told_again(
         if {*told.sources} <= {*before["source_message_ids"]}:
             return dict(before)
         sources, rooms = [*before["source_message_ids"], *sources], [*before["room_ids"], *rooms]
-        wider = max(visibility, before["visibility"], key=VISIBILITIES.index)
-        visibility = before["visibility"] if sensitive else wider
+        known: Visibility = before["visibility"]
+        is_wider = VISIBILITIES.index(known) > VISIBILITIES.index(visibility)
+        visibility = known if sensitive or is_wider else visibility
     return {
         "value": value,
         "at": told.at.isoformat(),
