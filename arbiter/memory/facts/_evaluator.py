@@ -385,16 +385,17 @@ class FactEvaluator(CognitiveEvaluator):
 
     async def _profiles(self, ctx: EvalContext) -> list[str] | None:
         """The lines of the user's profiles for the prompt; None if there are none to fill."""
+        if not self.schemas:
+            return None
         profiles = facts_of(ctx).profiles(ctx.entity_id)
-        if self.schemas:
-            await profiles.drop_old()
+        await profiles.drop_old()
         lines: list[str] = []
         for schema in self.schemas:
             profile = await profiles.read(schema, room_id=ctx.room_id)
             lines += [
                 f"{listed_as(schema.__name__, name)}: {visible(value)}" for name, value in lines_of(profile)
             ]
-        return lines if self.schemas else None
+        return lines
 
     async def _window(
         self, ctx: EvalContext, read: Sequence[BaseMessage]
