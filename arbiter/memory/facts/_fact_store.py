@@ -264,14 +264,11 @@ def _texts(fact: Fact, entity_id: str) -> Iterable[str]:
     return filter(None, (fact.claim, fact.value, fact.slot, subject))
 
 
-def _as_of(when: datetime, fact: Fact) -> Fact | None:
-    then = fact.state_at(when)
-    return None if then is None else replace(fact, state=then)
-
-
 def _facts_of(entries: Iterable[Entry], as_of: datetime | None) -> list[Fact]:
     found = readable(Fact, (entry.value for entry in entries))
-    return found if as_of is None else [fact for each in found if (fact := _as_of(as_of, each)) is not None]
+    if as_of is None:
+        return found
+    return [replace(fact, state=then) for fact in found if (then := fact.state_at(as_of)) is not None]
 
 
 def facts_of(ctx: EvalContext) -> FactStore:
