@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from arbiter.evaluators._outputs import checked_number
@@ -102,10 +103,7 @@ class FactsProvider(Provider):
         )
 
     async def _chosen(self, facts: FactStore, ctx: ProviderContext) -> tuple[list[Fact], list[Fact]]:
-
-        def wanted(fact: Fact) -> bool:
-            return may_be_shown(fact, ctx)
-
+        wanted = partial(may_be_shown, ctx=ctx)
         about, most = [ctx.entity_id], self.similar + self.recent
         near = await facts.search(about, ctx.query, limit=self.similar, as_of=self.as_of, wanted=wanted)
         return near, await facts.latest(about, limit=most, as_of=self.as_of, wanted=wanted)
@@ -130,9 +128,7 @@ class FactsProvider(Provider):
         return list(found.values())
 
     def _ranked(self, facts: Iterable[Fact], now: datetime) -> list[Fact]:
-        def worth(fact: Fact) -> float:
-            return weight(fact, now, self.half_life_days)
-
+        worth = partial(weight, now=now, half_life_days=self.half_life_days)
         newest = sorted(facts, key=lambda fact: fact.last_seen_at, reverse=True)
         active = sorted((f for f in newest if f.state == "active"), key=worth, reverse=True)
         return [*active, *(fact for fact in newest if fact.state == "disputed")]

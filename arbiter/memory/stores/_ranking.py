@@ -136,8 +136,6 @@ def ranked(index: Index, places: Sequence[Place], terms: Mapping[str, float], li
 
     Of equal ones the newer comes first.
     """
-    if not terms:
-        return []
     scores = _scored(index, places, terms, limit)
     best = nlargest(limit, ((score, record, place) for (place, record), score in scores.items()), key=_order)
     keys = {place: index.keys(place, [r for _, r, at in best if at == place]) for place in places}
