@@ -322,7 +322,7 @@ async def test_a_name_is_back_when_its_forgetting_is_undone(any_store: BaseStore
 @pytest.mark.lengthy
 @pytest.mark.parametrize("listed", [False, True])
 async def test_a_name_can_be_taken_back(any_store: BaseStore, listed: bool) -> None:
-    """What came home with the name goes back, and what that had replaced holds again."""
+    """Facts that came home with the name go back, and those that they had replaced hold again."""
     rome, oslo = status("Ada lives in Rome", subject="Ada"), status("User lives in Oslo", subject="user-1")
     denial = "Kidding: that is not me, Ada is not my name" if listed else "Sorry, I'm not Ada."
     chat = Chat(

@@ -339,7 +339,7 @@ def test_a_field_of_the_messages_that_also_ask_to_forget_it_is_not_filled(mode: 
 def test_an_answer_that_fills_a_field_and_names_it_in_a_wish_does_not_keep_what_was_forgotten(
     sources: list[str], told: str, city: str | None
 ) -> None:
-    """What the wish itself or a later message says anew is kept."""
+    """A value that the wish itself or a later message says anew is kept."""
     answer = json.loads(said(UserProfile={"city": told, "source_message_ids": sources}))
     wish = {"id": "UserProfile.city", "message_id": "m2"}
     shop = Shop(json.dumps({**answer, "forget": [wish]}), conversation_length=32)

@@ -52,7 +52,7 @@ OSLO, CAT = "User lives in Oslo", "User has a cat called Pixel"
 Said = tuple[str, str]
 """A message's id and text."""
 Reading = Callable[[Said, Mapping[str, str]], Mapping[str, Any]]
-"""What a model reads in a message, given the known facts of its prompt: claims by id."""
+"""The reading of a message by a model, given the known facts of its prompt: claims by id."""
 
 
 def claims(*texts: str | dict[str, Any]) -> Reading:
