@@ -129,7 +129,7 @@ class Recording:
             for line in self._answers.values()
             for name, parts in line.get("details", NO_DETAILS).items()
         }
-        """The parts of each hash in the `target` of answers. In the file, one of the answers with that hash has them."""
+        """The parts of each hash in the `target` of answers. In the file, one answer with that hash has them."""
 
     def _locked(self) -> Callable[[], None]:
         try:

@@ -102,10 +102,11 @@ def test_only_a_timeout_counts_as_a_timeout() -> None:
 
 def test_a_suite_in_python_takes_the_entries_of_files_and_the_models_that_they_name() -> None:
     kind = {"use": "judge", "rubric": "It is kind.", "judge": "main"}
+    scorers: dict[str, Any] = {"right": {"use": "equals"}, "kind": kind, "own": lambda run: 0.5}
     suite = Suite(
         "refunds",
         [Case("a", 1, expected="1"), Case("b", 2, expected="3")],
-        scorers={"right": {"use": "equals"}, "kind": kind, "own": lambda run: 0.5},
+        scorers=scorers,
         models={"main": Scripted(answers=['{"reasoning": "So so.", "score": 7}'])},
     )
     report = replace(suite, repeats=1).run(lambda given: str(given), folder=None)
