@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from arbiter._contracts import Contract
+from arbiter.checkers import ToolRule, ToolsChecker
+from arbiter.checkers._steps import Step
 from arbiter.linting._findings import Finding
-from arbiter.linting._rules import Ban, Demand, Demands, Step, is_a, source_of, tool_names
+from arbiter.linting._rules import Ban, Demand, Demands
 from arbiter.linting._topology import Level, Node
 
 
@@ -48,14 +50,14 @@ def _waiting(before: Sequence[Demand], nodes: Sequence[Node]) -> Iterator[Findin
             message=what,
             nodes=tuple(dict.fromkeys(targets)),
             rule=first.rule.name,
-            source=source_of(first.rule),
+            source=first.rule.source,
             remedy="Narrow the targets of one of them, or drop it.",
         )
 
 
 def _blocking(demand: Demand, before: Sequence[Demand], nodes: Sequence[Node]) -> list[int]:
     """The demands that block every node that could do the step that this demand waits for."""
-    doing = [node for node in nodes if demand.step.matches(node)]
+    doing = [node for node in nodes if node.does(demand.step)]
     if not doing or not any(node.is_target_of(demand.rule) for node in nodes):
         return []
     return [
@@ -93,7 +95,7 @@ def _forbidden(demands: Demands, nodes: Sequence[Node]) -> Iterator[Finding]:
     ]
     ends = {id(f.rule): f.steps[-1] for f in demands.sequences}
     for demand, ban in itertools.product((demand for demand in demands.before if not demand.since), bans):
-        doing = [node for node in nodes if demand.step.matches(node)]
+        doing = [node for node in nodes if node.does(demand.step)]
         both = [
             node.full
             for node in nodes
@@ -101,7 +103,7 @@ def _forbidden(demands: Demands, nodes: Sequence[Node]) -> Iterator[Finding]:
             and node.is_target_of(ban.rule)
             and ends.get(id(ban.rule), node.instruction) is node.instruction
         ]
-        if doing and both and all(ban.step.matches(node) for node in doing):
+        if doing and both and all(node.does(ban.step) for node in doing):
             yield Finding(
                 code="contradiction",
                 severity="error",
@@ -109,15 +111,15 @@ def _forbidden(demands: Demands, nodes: Sequence[Node]) -> Iterator[Finding]:
                 f"{ban.rule.name!r} forbids {', '.join(both)} after {ban.step}",
                 nodes=tuple(both),
                 rule=demand.rule.name,
-                source=source_of(demand.rule) or source_of(ban.rule),
+                source=demand.rule.source or ban.rule.source,
                 remedy="Drop one of the two rules, or give them different targets.",
             )
 
 
 def _tools(contracts: Sequence[Contract], nodes: Sequence[Node]) -> Iterator[Finding]:
-    rules = [rule for rule in contracts if is_a(rule, "ToolsChecker")]
+    rules = [rule for rule in contracts if isinstance(rule, ToolsChecker)]
     for one, other in itertools.product(rules, repeat=2):
-        both = sorted(tool_names(one, "allow") & tool_names(other, "deny"))
+        both = sorted(_unconditional(one.allow or ()) & _unconditional(other.deny))
         where = [node.full for node in nodes if node.is_target_of(one) and node.is_target_of(other)]
         if both and where:
             who = f"{one.name!r} allows" if one is not other else f"{one.name!r} both allows and denies"
@@ -128,9 +130,14 @@ def _tools(contracts: Sequence[Contract], nodes: Sequence[Node]) -> Iterator[Fin
                 + (f", and {other.name!r} denies it" if one is not other else ""),
                 nodes=tuple(where),
                 rule=one.name,
-                source=source_of(one) or source_of(other),
+                source=one.source or other.source,
                 remedy="A denial wins. Take the tool out of one of the two lists, or give the entry a condition.",
             )
+
+
+def _unconditional(entries: Iterable[ToolRule]) -> set[str]:
+    """The tools that these entries name without a condition."""
+    return {entry.tool for entry in entries if not entry.when and not entry.arguments}
 
 
 def in_contradiction(findings: Sequence[Finding], demands: Demands) -> set[str]:

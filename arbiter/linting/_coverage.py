@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from langgraph.constants import END
 
@@ -11,11 +11,15 @@ from arbiter._contracts import Contract
 from arbiter._weaving import Rules
 from arbiter._weaving.coverage import misspelt, misspelt_tools
 from arbiter._weaving.govern import SAVE_QUESTIONS, Graph, has_saver, levels, unsaved
+from arbiter.checkers import FlowChecker
+from arbiter.checkers._steps import Step
 from arbiter.errors import nearest
 from arbiter.instructions import Instruction
 from arbiter.linting._findings import Finding, Severity
-from arbiter.linting._rules import Demands, Step, is_a, severity_of, source_of
+from arbiter.linting._rules import Demands, severity_of
 from arbiter.linting._topology import Level, Node
+from arbiter.policy import PolicyRouter
+from arbiter.routers import ErrorRouter
 
 
 def nodes_without_instruction(graph: Level, *, strict: bool) -> Iterator[Finding]:
@@ -39,7 +43,7 @@ def rules_that_never_fire(graph: Level, contracts: Sequence[Contract], demands: 
         yield from _without_nodes(contract, nodes)
         yield from _without_results(contract, contracts, nodes)
         yield from _without_labels(contract, nodes)
-    for demand in (*demands.after,):
+    for demand in demands.after:
         yield from _step_missing(demand.rule, demand.step, nodes)
     for forbidden in demands.sequences:
         for instruction in forbidden.steps:
@@ -62,7 +66,7 @@ def _without_nodes(contract: Contract, nodes: Sequence[Node]) -> Iterator[Findin
             message=f"{contract.kind} {contract.name!r} is for node {name!r}, which is not a node of this graph."
             + nearest(name, names),
             rule=contract.name,
-            source=source_of(contract),
+            source=contract.source,
             remedy=f"Correct the name in target_nodes. Nodes: {', '.join(sorted(set(names)))}.",
         )
     if missing or any(node.is_target_of(contract) for node in nodes):
@@ -80,7 +84,7 @@ def _without_results(
     router: Contract, contracts: Sequence[Contract], nodes: Sequence[Node]
 ) -> Iterator[Finding]:
     """A router whose evaluators judge none of its nodes."""
-    needs: Sequence[str] = getattr(router, "needs", ()) if router.kind == "router" else ()
+    needs = router.needs if isinstance(router, PolicyRouter) else ()
     read = [c for c in contracts if c.kind == "evaluator" and c.name in needs]
     own = [node for node in nodes if node.is_target_of(router)]
     if not own or not needs or len(read) < len(needs):
@@ -93,8 +97,9 @@ def _without_results(
 
 def _without_labels(rule: Contract, nodes: Sequence[Node]) -> Iterator[Finding]:
     """A label that no node of the graph assigns, and labels that no node may not read."""
-    sources: Mapping[str, frozenset[Instruction]] = getattr(rule, "written_by", {})
-    for label, instructions in sources.items() if is_a(rule, "FlowChecker") else ():
+    if not isinstance(rule, FlowChecker):
+        return
+    for label, instructions in rule.written_by.items():
         if all(node.instruction not in instructions for node in nodes):
             wanted = " or ".join(sorted(map(str, instructions)))
             yield _dead(
@@ -102,7 +107,7 @@ def _without_labels(rule: Contract, nodes: Sequence[Node]) -> Iterator[Finding]:
                 f"its label {label!r} is written by {wanted}, which no node of this graph is",
                 _held(nodes),
             )
-    readers = rule.awaited_steps[-1] if is_a(rule, "FlowChecker") else ()
+    readers = rule.awaited_steps[-1]
     if readers and all(node.instruction not in readers for node in nodes):
         wanted = " or ".join(sorted(map(str, readers)))
         yield _dead(rule, f"it keeps data from {wanted}, which no node of this graph is", _held(nodes))
@@ -117,7 +122,7 @@ def _held(nodes: Sequence[Node]) -> str:
 
 
 def _step_missing(rule: Contract, step: Step, nodes: Sequence[Node]) -> Iterator[Finding]:
-    if any(step.matches(node) for node in nodes):
+    if any(node.does(step) for node in nodes):
         return
     hint = nearest(step.node, [node.name for node in nodes]) if step.node is not None else ""
     yield _dead(
@@ -131,10 +136,10 @@ def _dead(rule: Contract, why: str, remedy: str) -> Finding:
     return Finding(
         code="dead-rule",
         # A rule of a general pack is not wrong because this graph has no use for it.
-        severity="info" if source_of(rule).startswith("arbiter:") else "warning",
+        severity="info" if rule.source.startswith("arbiter:") else "warning",
         message=f"{rule.kind} {rule.name!r} can never fire: {why}",
         rule=rule.name,
-        source=source_of(rule),
+        source=rule.source,
         remedy=remedy,
     )
 
@@ -147,7 +152,7 @@ def tools_that_do_not_exist(graph: Graph, contracts: Sequence[Contract]) -> Iter
             severity="warning",
             message=message,
             rule=rule.name,
-            source=source_of(rule),
+            source=rule.source,
             remedy="Correct the name in deny.",
         )
 
@@ -157,7 +162,7 @@ def errors_that_do_not_exist(contracts: Sequence[Contract]) -> Iterator[Finding]
     packages that are not imported yet."""
     known = [name for name, value in vars(builtins).items() if _is_exception(value)]
     for rule in contracts:
-        for name in sorted(getattr(rule, "errors", None) or ()) if is_a(rule, "ErrorRouter") else ():
+        for name in sorted(rule.errors or ()) if isinstance(rule, ErrorRouter) else ():
             meant = None if "." in name or name in known else misspelt(name, known)
             if meant is not None and name not in _names_below(BaseException):
                 yield Finding(
@@ -166,7 +171,7 @@ def errors_that_do_not_exist(contracts: Sequence[Contract]) -> Iterator[Finding]
                     message=f"router {rule.name!r} is for {name!r}, which is no exception of Python. Did you mean "
                     f"{meant!r}?",
                     rule=rule.name,
-                    source=source_of(rule),
+                    source=rule.source,
                     remedy="Correct the name in errors, or put the module of a package in front of it.",
                 )
 
@@ -204,7 +209,7 @@ def targets_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> It
                     if node.is_target_of(contract)
                 ),
                 rule=contract.name,
-                source=source_of(contract),
+                source=contract.source,
                 remedy=f"Redirect to one of: {', '.join(names)}.",
             )
 
@@ -229,7 +234,7 @@ def questions_without_checkpointer(
             "keep the question until it is answered: the node is denied instead",
             nodes=(node,),
             rule=rule.name,
-            source=source_of(rule),
+            source=rule.source,
             remedy=SAVE_QUESTIONS
             + ("" if refuses else " LangGraph's server and `arbiter run` bring their own."),
         )

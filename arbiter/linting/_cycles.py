@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from langgraph.constants import START
 
 from arbiter._contracts import Contract
+from arbiter.checkers import ApprovalChecker
 from arbiter.instructions import INTERRUPT, MONITOR_RESOURCES
 from arbiter.linting._findings import Finding
-from arbiter.linting._rules import caps, is_a, may_cap
+from arbiter.linting._rules import caps, may_cap
 from arbiter.linting._topology import Level, Node
 
 _FEW = 1_000
@@ -120,7 +121,7 @@ def _caught(level: Level) -> set[str]:
 def _stops(node: Node, contracts: Sequence[Contract]) -> bool:
     """True if a human is asked there, or a rule ends the run regularly."""
     if _pauses(node) or any(
-        is_a(rule, "ApprovalChecker") and rule.enforced and node.is_target_of(rule) for rule in contracts
+        isinstance(rule, ApprovalChecker) and rule.enforced and node.is_target_of(rule) for rule in contracts
     ):
         return True
     return any(

@@ -11,9 +11,10 @@ from arbiter._conditions import Condition
 from arbiter._conditions.answers import never_boolean
 from arbiter._contracts import Contract
 from arbiter._weaving.coverage import misspelt
+from arbiter.checkers import RequireBefore
 from arbiter.errors import closest, nearest
 from arbiter.linting._findings import Finding, Severity
-from arbiter.linting._rules import is_a, severity_of, source_of, step_of
+from arbiter.linting._rules import severity_of
 from arbiter.linting._topology import Level, Node
 
 _INPUT = ("input", "state")
@@ -31,7 +32,7 @@ def conditions_without_answer(contracts: Sequence[Contract]) -> Iterator[Finding
                     message=f"{rule.kind} {rule.name!r} has the condition {_short(condition)!r}, which gives {what}, "
                     "never true or false: it fails each time",
                     rule=rule.name,
-                    source=source_of(rule),
+                    source=rule.source,
                     remedy="Compare it with something, as in input.amount > 1000.",
                 )
 
@@ -68,9 +69,10 @@ def _conditions(rule: Contract, nodes: _Placed, targets: _Placed) -> Iterator[tu
     """The conditions on states, each with the nodes for which it is evaluated."""
     for name, value in vars(rule).items():
         if isinstance(value, Condition):
-            of_step = name == "passed_when" and is_a(rule, "RequireBefore")
-            step = step_of(vars(rule)["required"]) if of_step else None
-            yield value, targets if step is None else [(at, node) for at, node in nodes if step.matches(node)]
+            if isinstance(rule, RequireBefore) and name == "passed_when":
+                yield value, [(at, node) for at, node in nodes if node.does(rule.required)]
+            else:
+                yield value, targets
 
 
 def _keys(rule: Contract) -> Iterator[tuple[str, str, Literal["reads", "writes"]]]:
@@ -128,7 +130,7 @@ def _unknown_field(
         message=f"{rule.kind} {rule.name!r} {told}",
         nodes=tuple(nodes),
         rule=rule.name,
-        source=source_of(rule),
+        source=rule.source,
         remedy=f"Correct the name, or add the field to the state. Fields: {', '.join(fields) or 'none'}.",
     )
 
@@ -153,6 +155,6 @@ def _unknown_nodes(rule: Contract, condition: Condition, names: Sequence[str]) -
                 message=f"{rule.kind} {rule.name!r} {what} {name!r}, which is not a node of this graph."
                 + nearest(name, names),
                 rule=rule.name,
-                source=source_of(rule),
+                source=rule.source,
                 remedy=f"Correct {where}. Nodes: {', '.join(sorted(set(names)))}.",
             )

@@ -9,7 +9,7 @@ from langgraph.constants import START
 
 from arbiter.instructions import NormativeCore
 from arbiter.linting._findings import Finding
-from arbiter.linting._rules import Demands, Forbidden, source_of
+from arbiter.linting._rules import Demands, Forbidden
 from arbiter.linting._topology import Level, Node
 
 _Place = tuple[tuple[Level, str], ...]
@@ -116,7 +116,7 @@ def _passed(forbidden: Forbidden, path: tuple[str, ...]) -> Finding:
         nodes=(path[-1],),
         path=path,
         rule=rule.name,
-        source=source_of(rule),
+        source=rule.source,
         remedy=f"Forbid it whatever runs in between: adjacent=False. To let {path[-1]!r} run once the output is "
         f"checked, use require_before with since=[{forbidden.steps[0]}].",
     )

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from arbiter._contracts import Contract
+from arbiter.checkers._steps import Step
 from arbiter.instructions import Instruction
 from arbiter.linting._findings import Finding, Severity
-from arbiter.linting._rules import Ban, Demand, Demands, Forbidden, Step, Window, severity_of, source_of
+from arbiter.linting._rules import Ban, Demand, Demands, Forbidden, Window, severity_of
 from arbiter.linting._runs import Explorer, Runs
 from arbiter.linting._topology import Level, Node
 
@@ -26,7 +27,7 @@ def unverified_paths(graph: Level, demands: Demands, contradictory: set[str]) ->
             continue
         declared, all_runs = _runs(graph, demand, guesses=False), _runs(graph, demand, guesses=True)
         nodes = [node for _, node in graph.all_nodes()]
-        nowhere = not any(demand.step.matches(node) for node in nodes)
+        nowhere = not any(node.does(demand.step) for node in nodes)
         for full, paths in all_runs.reached.items():
             if (path := paths.get(False)) is None:
                 continue
@@ -38,10 +39,10 @@ def unverified_paths(graph: Level, demands: Demands, contradictory: set[str]) ->
 
 def _runs(graph: Level, demand: Demand, *, guesses: bool) -> Runs:
     return Explorer(
-        marks=demand.step.matches,
+        marks=lambda node: node.does(demand.step),
         watches=lambda node: node.is_target_of(demand.rule),
         resets=demand.each_use,
-        clears=(lambda node: any(step.matches(node) for step in demand.since)) if demand.since else None,
+        clears=(lambda node: any(node.does(step) for step in demand.since)) if demand.since else None,
         stays=demand.stays,
         guesses=guesses,
     ).play(graph, mark=bool(demand.since))
@@ -50,7 +51,7 @@ def _runs(graph: Level, demand: Demand, *, guesses: bool) -> Runs:
 def _heals(graph: Level, demand: Demand) -> bool:
     """True if a denial sends the run to the missing step. Such a path is intended."""
     to = demand.rule.redirect_targets
-    return any(node.name in to and demand.step.matches(node) for _, node in graph.all_nodes())
+    return any(node.name in to and node.does(demand.step) for _, node in graph.all_nodes())
 
 
 def _unverified(demand: Demand, full: str, path: tuple[str, ...], *, sure: bool, nowhere: bool) -> Finding:
@@ -70,7 +71,7 @@ def _unverified(demand: Demand, full: str, path: tuple[str, ...], *, sure: bool,
         nodes=(full,),
         path=path,
         rule=rule.name,
-        source=source_of(rule),
+        source=rule.source,
         remedy=f"Lead every path to {full!r} through {step}"
         + (", declare where the node may go (path_map, or Command[Literal[...]])" if not sure else "")
         + ", or let the denial go there: on_deny='redirect:<node>'.",
@@ -112,7 +113,7 @@ def nodes_always_denied(
 def _never_judged(graph: Level, demand: Demand, contracts: Sequence[Contract]) -> Iterator[Finding]:
     """A demand for a pass of an evaluator that judges none of the nodes that could pass."""
     nodes = [node for _, node in graph.all_nodes()]
-    doing = [node for node in nodes if demand.step.matches(node)]
+    doing = [node for node in nodes if node.does(demand.step)]
     evaluators = [c for c in contracts if c.kind == "evaluator" and c.name == demand.evaluator]
     if not doing or not evaluators or any(node.is_target_of(evaluators[0]) for node in doing):
         return
@@ -126,7 +127,7 @@ def _banned(graph: Level, ban: Ban, only: Instruction | None = None) -> Iterator
     def watches(node: Node) -> bool:
         return node.is_target_of(ban.rule) and only in (None, node.instruction)
 
-    runs = Explorer(marks=ban.step.matches, watches=watches).play(graph)
+    runs = Explorer(marks=lambda node: node.does(ban.step), watches=watches).play(graph)
     if not runs.complete:
         yield _gave_up(ban.rule)
         return
@@ -143,7 +144,7 @@ def _too_late(graph: Level, window: Window) -> Iterator[Finding]:
         own = level.nodes.values()
         targets = [node for node in own if node.is_target_of(window.rule)]
         # Steps inside subgraphs count with those around them, so a window across levels is left to the run.
-        if any(window.step.matches(node) for other, node in graph.all_nodes() if other is not level):
+        if any(node.does(window.step) for other, node in graph.all_nodes() if other is not level):
             continue
         if any(node.inner is not None for node in own):
             continue
@@ -151,8 +152,7 @@ def _too_late(graph: Level, window: Window) -> Iterator[Finding]:
             found = [
                 path
                 for source in own
-                if window.step.matches(source)
-                and (path := _shortest(level, source.name, node.name)) is not None
+                if source.does(window.step) and (path := _shortest(level, source.name, node.name)) is not None
             ]
             path = min(found, key=len, default=None)
             if path is not None and len(path) - 1 > window.steps:
@@ -184,7 +184,7 @@ def _denied(rule: Contract, full: str, why: str, path: Sequence[str], remedy: st
         nodes=(full,),
         path=tuple(path),
         rule=rule.name,
-        source=source_of(rule),
+        source=rule.source,
         remedy=f"{remedy}, or narrow the rule's targets.",
     )
 
@@ -256,7 +256,7 @@ def _forbidden_edge(level: Level, forbidden: Forbidden, path: _Path) -> Finding:
         nodes=(names[-1], *names[:-1]),
         path=names,
         rule=rule.name,
-        source=source_of(rule),
+        source=rule.source,
         remedy=f"Put a step between {names[-2]!r} and {names[-1]!r}, or take the edge out.",
     )
 
@@ -267,6 +267,6 @@ def _gave_up(rule: Contract) -> Finding:
         severity="info",
         message=f"this graph can go on in too many ways to hold all of its runs against {rule.name!r}",
         rule=rule.name,
-        source=source_of(rule),
+        source=rule.source,
         remedy="Declare the destinations of conditional edges (path_map) and of commands (Command[Literal[...]]).",
     )

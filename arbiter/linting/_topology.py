@@ -13,6 +13,7 @@ from langgraph.pregel import Pregel
 
 from arbiter._contracts import Contract
 from arbiter._weaving import Rules, governed_nodes, subgraph_of, targets_of
+from arbiter.checkers._steps import Step
 from arbiter.instructions import Instruction
 from arbiter.linting._code import Look, look_at
 
@@ -37,6 +38,10 @@ class Node:
 
     def is_target_of(self, contract: Contract) -> bool:
         return contract.applies_to(self.name, self.instruction)
+
+    def does(self, step: Step) -> bool:
+        """True if a run of this node is the step that a rule names."""
+        return step.matches(self.name, self.instruction) or step.node == self.full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

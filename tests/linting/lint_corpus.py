@@ -21,7 +21,15 @@ from typing_extensions import TypedDict
 
 from arbiter import HistoryPolicyChecker, MetricThresholdPolicyRouter, checkers
 from arbiter._contracts import Contract
-from arbiter.checkers import ApprovalChecker, ConditionChecker
+from arbiter.checkers import (
+    ApprovalChecker,
+    AtMost,
+    ConditionChecker,
+    NeverAfter,
+    RequireBefore,
+    ToolsChecker,
+    WithinSteps,
+)
 from arbiter.evaluators import ConditionEvaluator, ThresholdEvaluator
 from arbiter.instructions import (
     CONSTRAIN,
@@ -38,7 +46,6 @@ from arbiter.instructions import (
 )
 from arbiter.routers import ErrorRouter
 from tests.graphs import EchoModel
-from tests.linting.lint_rules import AtMost, NeverAfter, RequireBefore, ToolsChecker, WithinSteps
 from tests.support import Check, allow
 
 create_agent = cast(Any, langchain.agents).create_agent

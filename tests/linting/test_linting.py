@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from arbiter import ArbiterOS, NodeEvaluator, PolicyChecker, PolicyRouter
 from arbiter import checkers as kinds
 from arbiter._contracts import Contract
-from arbiter.checkers import HistoryPolicyChecker
+from arbiter.checkers import AtMost, HistoryPolicyChecker, RequireBefore
 from arbiter.errors import NotAGraphError, UnknownNodeError
 from arbiter.evaluators import ThresholdEvaluator
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
@@ -35,7 +35,6 @@ from arbiter.linting import (
 )
 from arbiter.routers import ErrorRouter, EvaluationRouter, MetricThresholdPolicyRouter
 from tests.linting.lint_corpus import CLEAN, SEEDED, Case, agent, body, demands, graph, sub
-from tests.linting.lint_rules import AtMost, RequireBefore
 from tests.support import examples
 
 
