@@ -70,7 +70,7 @@ def _parts(value: Any) -> Iterator[Any]:
     elif isinstance(value, MethodType):
         yield from (value.__func__, value.__self__)
     elif isinstance(value, FunctionType):
-        if not (value.__module__ or "").partition(".")[0].startswith(_FRAMEWORK):
+        if not is_framework(value):
             yield from _named(value)
     elif isinstance(value, Runnable) or hasattr(value, "tools_by_name"):
         yield from (getattr(cast(Any, value), name, None) for name in _HOLDERS)
@@ -83,7 +83,7 @@ def _named(function: FunctionType) -> Iterator[Any]:
     """The objects behind the names in a function's code: globals, parts of modules, variables around it,
     defaults.
     """
-    for code in _codes(function.__code__):
+    for code in codes(function.__code__):
         for name in code.co_names:
             value = function.__globals__.get(name)
             if isinstance(value, ModuleType):
@@ -98,8 +98,18 @@ def _named(function: FunctionType) -> Iterator[Any]:
     yield from (function.__defaults__, function.__kwdefaults__, getattr(function, "__wrapped__", None))
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """The code and those of the functions inside it."""
     yield code
     for const in code.co_consts:
         if isinstance(const, CodeType):
-            yield from _codes(const)
+            yield from codes(const)
+
+
+def package(thing: Any) -> str:
+    return str(getattr(thing, "__module__", "")).partition(".")[0]
+
+
+def is_framework(thing: Any) -> bool:
+    """True for an object of LangChain, LangGraph or pydantic."""
+    return package(thing).startswith(_FRAMEWORK)

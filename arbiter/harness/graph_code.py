@@ -26,7 +26,8 @@ from langgraph.pregel import Pregel
 from pydantic import BaseModel
 
 from arbiter._values.versions import NO_DATA, as_data, body_code, hash_of, is_constant, kept_by, plain
-from arbiter.linting._code import called, codes, is_framework, named_in, package
+from arbiter._weaving.tools import codes, is_framework, package
+from arbiter.linting._code import called, named_in
 
 __all__ = ["code_behind", "named_parts"]
 

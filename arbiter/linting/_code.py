@@ -12,7 +12,8 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from langgraph.types import Command, Send, interrupt
 
-_FRAMEWORK = ("langchain", "langgraph", "langsmith", "pydantic")
+from arbiter._weaving.tools import codes, is_framework
+
 _DEPTH = 3
 _MANY = 1000
 
@@ -108,13 +109,6 @@ def called(
                         ahead.append((value, depth + 1))
 
 
-def codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from codes(const)
-
-
 def named_in(code: CodeType, function: FunctionType) -> Iterator[tuple[str, Any]]:
     """The objects behind the names in the code: globals, and variables of enclosing functions."""
     for name in code.co_names:
@@ -139,14 +133,6 @@ def _texts(values: Iterable[Any], depth: int = 0) -> Iterator[str]:
             yield from _texts(cast(Iterable[Any], value), depth + 1)
         elif depth < _DEPTH and isinstance(value, dict):
             yield from _texts(_inside(value), depth + 1)
-
-
-def package(thing: Any) -> str:
-    return str(getattr(thing, "__module__", "")).partition(".")[0]
-
-
-def is_framework(thing: Any) -> bool:
-    return package(thing).startswith(_FRAMEWORK)
 
 
 def _return_hint(function: FunctionType) -> Any:

@@ -10,7 +10,7 @@ from arbiter.checkers import ToolRule, ToolsChecker
 from arbiter.checkers._steps import Step
 from arbiter.linting._findings import Finding
 from arbiter.linting._rules import Ban, Demand, Demands
-from arbiter.linting._topology import Level, Node
+from arbiter.linting._topology import Level, Node, shortest_path
 
 
 def contradicting_rules(graph: Level, contracts: Sequence[Contract], demands: Demands) -> Iterator[Finding]:
@@ -29,7 +29,7 @@ def _waiting(before: Sequence[Demand], nodes: Sequence[Node]) -> Iterator[Findin
     needs = {index: _blocking(demand, before, nodes) for index, demand in enumerate(before)}
     reported: set[int] = set()
     for index in needs:
-        if index in reported or not (circle := _circle(needs, index)):
+        if index in reported or not (circle := shortest_path(needs.__getitem__, index, index)[:-1]):
             continue
         reported |= {*circle}
         rules = [before[at] for at in circle]
@@ -63,20 +63,6 @@ def _blocking(demand: Demand, before: Sequence[Demand], nodes: Sequence[Node]) -
     return [
         index for index, other in enumerate(before) if all(node.is_target_of(other.rule) for node in doing)
     ]
-
-
-def _circle(needs: dict[int, list[int]], start: int) -> list[int]:
-    """The shortest path from a demand back to itself."""
-    paths = [[start]]
-    seen: set[int] = set()
-    for path in paths:
-        for index in needs[path[-1]]:
-            if index == start:
-                return path
-            if index not in seen:
-                seen.add(index)
-                paths.append([*path, index])
-    return []
 
 
 def _names(demand: Demand, nodes: Sequence[Node]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from langgraph.constants import START
@@ -12,7 +11,7 @@ from arbiter.checkers import ApprovalChecker
 from arbiter.instructions import INTERRUPT, MONITOR_RESOURCES
 from arbiter.linting._findings import Finding
 from arbiter.linting._rules import caps, may_cap
-from arbiter.linting._topology import Level, Node
+from arbiter.linting._topology import Level, Node, shortest_path
 
 _FEW = 1_000
 """A recursion limit up to this counts as a cap. The defaults of LangGraph and of create_agent are higher."""
@@ -228,19 +227,9 @@ def _components(edges: Edges) -> list[set[str]]:
 
 def _cycle(edges: Edges, members: Iterable[str]) -> tuple[str, ...]:
     """The shortest cycle among these nodes, with its first node at both ends."""
-    found = [cycle for name in sorted(members) if (cycle := _shortest_cycle(edges, name))]
-    return min(found, key=len)
 
+    def ahead(name: str) -> Iterable[str]:
+        return edges.get(name, ())
 
-def _shortest_cycle(edges: Edges, start: str) -> tuple[str, ...]:
-    ahead: deque[tuple[str, ...]] = deque([(start,)])
-    seen: set[str] = set()
-    while ahead:
-        path = ahead.popleft()
-        for name in sorted(edges.get(path[-1], ())):
-            if name == start:
-                return (*path, name)
-            if name not in seen:
-                seen.add(name)
-                ahead.append((*path, name))
-    return ()
+    cycles = (shortest_path(ahead, name, name) for name in sorted(members))
+    return min(filter(None, cycles), key=len)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from arbiter.instructions import Instruction
 from arbiter.linting._findings import Finding, Severity
 from arbiter.linting._rules import Ban, Demand, Demands, Forbidden, Window, severity_of
 from arbiter.linting._runs import Explorer, Runs
-from arbiter.linting._topology import Level, Node
+from arbiter.linting._topology import Level, Node, shortest_path
 
 _UNDECLARED = (
     " The path takes an edge that is not declared: "
@@ -149,31 +148,17 @@ def _too_late(graph: Level, window: Window) -> Iterator[Finding]:
         if any(node.inner is not None for node in own):
             continue
         for node in targets:
-            found = [
-                path
+            paths = (
+                shortest_path(level.successors, source.name, node.name)
                 for source in own
-                if source.does(window.step) and (path := _shortest(level, source.name, node.name)) is not None
-            ]
-            path = min(found, key=len, default=None)
-            if path is not None and len(path) - 1 > window.steps:
+                if source.does(window.step)
+            )
+            path = min(filter(None, paths), key=len, default=())
+            if len(path) - 1 > window.steps:
                 why = f"it comes {len(path) - 1} supersteps after {window.step} at the soonest"
                 names = tuple(map(level.full, path))
                 remedy = f"Allow {len(path) - 1} steps, or do {window.step} nearer to it"
                 yield _denied(window.rule, node.full, f"{why}; {window.steps} are allowed", names, remedy)
-
-
-def _shortest(level: Level, start: str, end: str) -> tuple[str, ...] | None:
-    ahead: deque[tuple[str, ...]] = deque([(start,)])
-    seen: set[str] = set()
-    while ahead:
-        path = ahead.popleft()
-        for name in sorted(level.successors(path[-1])):
-            if name == end:
-                return (*path, name)
-            if name not in seen:
-                seen.add(name)
-                ahead.append((*path, name))
-    return None
 
 
 def _denied(rule: Contract, full: str, why: str, path: Sequence[str], remedy: str) -> Finding:

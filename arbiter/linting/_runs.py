@@ -65,6 +65,7 @@ class _Move:
     clears: bool = False
 
 
+@dataclass(slots=True, kw_only=True)
 class Explorer:
     """Plays the runs of a graph. `marks` selects the nodes that set the mark, `watches` the nodes of
     interest.
@@ -74,23 +75,13 @@ class Explorer:
     undeclared choices lead nowhere.
     """
 
-    def __init__(
-        self,
-        *,
-        marks: Test,
-        watches: Test,
-        resets: bool = False,
-        clears: Test | None = None,
-        stays: bool = False,
-        guesses: bool = True,
-    ) -> None:
-        self._clears = clears
-        self._stays = stays
-        self._marks = marks
-        self._watches = watches
-        self._resets = resets
-        self._guesses = guesses
-        self._known: dict[tuple[int, bool], Runs] = {}
+    marks: Test
+    watches: Test
+    resets: bool = False
+    clears: Test | None = None
+    stays: bool = False
+    guesses: bool = True
+    _known: dict[tuple[int, bool], Runs] = field(init=False, default_factory=dict[tuple[int, bool], Runs])
 
     def play(self, level: Level, mark: bool = False) -> Runs:
         """All runs of this graph that begin with that mark."""
@@ -123,7 +114,7 @@ class Explorer:
 
     def _look(self, level: Level, name: str, mark: bool, path: tuple[str, ...], runs: Runs) -> None:
         node = level.nodes[name]
-        if self._watches(node):
+        if self.watches(node):
             runs.reach(node.full, mark, path)
         if node.inner is not None and node.inner.known:
             inner = self.play(node.inner, mark)
@@ -146,9 +137,9 @@ class Explorer:
         node = level.nodes.get(name)
         if node is not None and node.inner is not None and node.inner.known:
             marks = self.play(node.inner, mark).ends or {mark}
-        own = node is not None and self._marks(node)
-        cleared = node is not None and not own and self._clears is not None and self._clears(node)
-        inside = self._clears is not None and node is not None and node.inner is not None and node.inner.known
+        own = node is not None and self.marks(node)
+        cleared = node is not None and not own and self.clears is not None and self.clears(node)
+        inside = self.clears is not None and node is not None and node.inner is not None and node.inner.known
         if own:
             marks = {True}
         elif cleared:
@@ -157,10 +148,10 @@ class Explorer:
             _Move(
                 name,
                 outcome,
-                made and outcome.ran and not (own and self._stays and outcome.redirect),
+                made and outcome.ran and not (own and self.stays and outcome.redirect),
                 outcome.ran and not made and (cleared or (inside and mark)),
             )
-            for outcome in level.outcomes(name, guesses=self._guesses)
+            for outcome in level.outcomes(name, guesses=self.guesses)
             for made in sorted(marks)
         ]
 
@@ -169,10 +160,8 @@ class Explorer:
             return False
         if any(move.mark for move in chosen):
             return True
-        used = self._resets and any(
-            move.outcome.ran and self._watches(level.nodes[move.name])
-            for move in chosen
-            if move.name != START
+        used = self.resets and any(
+            move.outcome.ran and self.watches(level.nodes[move.name]) for move in chosen if move.name != START
         )
         return at.mark and not used
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from langgraph.constants import END, START
 from langgraph.graph import StateGraph
@@ -184,6 +185,25 @@ class Level:
             ahead += {end for outcome in self.outcomes(name) for end in outcome.targets}
             ahead += (join.end for join in self.joins if name in join.starts and join.starts <= found)
         return found
+
+
+N = TypeVar("N")
+
+
+def shortest_path(ahead: Callable[[N], Iterable[N]], start: N, end: N) -> tuple[N, ...]:
+    """The shortest path of one edge or more; empty if there is none."""
+    paths: deque[tuple[N, ...]] = deque([(start,)])
+    seen: set[N] = set()
+    while paths:
+        path = paths.popleft()
+        places: list[N] = sorted(cast(Any, ahead(path[-1])))
+        for place in places:
+            if place == end:
+                return (*path, place)
+            if place not in seen:
+                seen.add(place)
+                paths.append((*path, place))
+    return ()
 
 
 def read_graph(
