@@ -3,6 +3,7 @@
 from arbiter.models._asking import (
     MAX_ANSWER,
     MAX_REQUESTS,
+    NO_TOKENS,
     WHOLE,
     Answer,
     ChatModel,
@@ -14,11 +15,11 @@ from arbiter.models._asking import (
     described,
     model_of,
     quote,
+    total_usage,
     visible,
 )
 from arbiter.models._json import extract_json, json_values, no_constant, whole
 from arbiter.models._judges import (
-    NO_TOKENS,
     ChatJudge,
     Judge,
     JudgeReply,
@@ -27,7 +28,6 @@ from arbiter.models._judges import (
     counting_apart,
     judge_of,
     judged_thread,
-    total_usage,
     usage_meter,
 )
 from arbiter.models._prices import Price, Prices, dollars, need_price_list, prices_of

@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -229,7 +229,7 @@ def _asking(
     if refusal is not None:
         raise refusal
     usages = tuple(getattr(reply.message, "usage_metadata", None) for reply in replies)
-    usage = _usage(usages)
+    usage = total_usage(usages)
     return Answer(
         value=value,
         problem=problem,
@@ -353,13 +353,17 @@ def _one_line(text: str) -> str:
     return line if len(line) <= 500 else line[:497] + "..."
 
 
-def _usage(usages: Sequence[UsageMetadata | None]) -> UsageMetadata | None:
+NO_TOKENS = UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0)
+
+
+def total_usage(usages: Iterable[UsageMetadata | None]) -> UsageMetadata | None:
+    """The sum of token usages; None if one of them is unknown. No usages give no tokens."""
     total: UsageMetadata | None = None
     for usage in usages:
         if usage is None:
             return None  # a partial sum would look like the whole
         total = add_usage(total, usage)
-    return total
+    return NO_TOKENS if total is None else total
 
 
 def _name(model: ChatModel, reply: Any) -> str:

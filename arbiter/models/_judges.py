@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from types import FunctionType, MethodType
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from langchain_core.messages import BaseMessage
-from langchain_core.messages.ai import UsageMetadata, add_usage
+from langchain_core.messages.ai import UsageMetadata
 from pydantic import BaseModel
 
 from arbiter.errors import ConfigurationError
@@ -172,16 +172,3 @@ def judge_of(value: Judge | ChatModel | str) -> Judge:
             "ajudge(request), which return a JudgeReply."
         )
     return ChatJudge(value)
-
-
-NO_TOKENS = UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0)
-
-
-def total_usage(usages: Iterable[UsageMetadata | None]) -> UsageMetadata | None:
-    """The sum of token usages; None if one of them is unknown. No usages give no tokens."""
-    total = NO_TOKENS
-    for usage in usages:
-        if usage is None:
-            return None
-        total = add_usage(total, usage)
-    return total
