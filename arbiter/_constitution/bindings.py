@@ -12,12 +12,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator
 
-from arbiter._constitution.documents import Document, PackModel, load_packs, pack_folder, short
-from arbiter.errors import (
-    PackError,
-    UnknownInstructionError,
+from arbiter._constitution.documents import (
+    Document,
+    InstructionText,
+    PackModel,
+    Text,
+    load_packs,
+    pack_folder,
+    short,
 )
-from arbiter.instructions import Instruction, find_instruction
+from arbiter.errors import PackError
+from arbiter.instructions import Instruction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,13 +152,6 @@ def binding_for(facts: GraphFacts, packs: Iterable[BindingPack] | None = None) -
 _DEFINED_SOMEWHERE = re.compile(r"[A-Za-z_]\w*\.")
 
 
-def _instruction(value: object) -> Instruction:
-    try:
-        return find_instruction(value)
-    except UnknownInstructionError as error:
-        raise ValueError(str(error)) from None
-
-
 def _code(value: object) -> str:
     if not isinstance(value, str) or not _DEFINED_SOMEWHERE.match(value):
         raise ValueError(
@@ -169,9 +167,6 @@ def has_traits(match: FingerprintEntry) -> FingerprintEntry:
     return match
 
 
-_Text = Annotated[str, Field(min_length=1)]
-
-
 class FingerprintEntry(PackModel):
     metadata: dict[str, str] = Field(
         default_factory=dict[str, str], description="what the graph's metadata has, by key"
@@ -182,13 +177,13 @@ class FingerprintEntry(PackModel):
 
 
 class _BindingEntry(PackModel):
-    node: _Text
-    instruction: Annotated[Instruction, PlainValidator(_instruction)]
+    node: Text
+    instruction: InstructionText
 
 
 class _BindingFile(PackModel):
     version: Literal[1]
-    name: _Text
-    description: _Text
+    name: Text
+    description: Text
     match: Annotated[list[Annotated[FingerprintEntry, AfterValidator(has_traits)]], Field(min_length=1)]
     instructions: Annotated[list[_BindingEntry], Field(min_length=1)]

@@ -26,7 +26,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails
 from yaml.parser import ParserError
 from yaml.scanner import ScannerError
@@ -35,8 +35,10 @@ from arbiter.errors import (
     ConfigurationError,
     PackError,
     PackMistake,
+    UnknownInstructionError,
     nearest,
 )
+from arbiter.instructions import Instruction, find_instruction
 
 Kind = Literal["instructions", "policies", "evaluators"]
 
@@ -295,6 +297,17 @@ class PackModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+def _instruction(value: object) -> Instruction:
+    try:
+        return find_instruction(value)
+    except UnknownInstructionError as error:
+        raise ValueError(str(error)) from None
+
+
+Text = Annotated[str, Field(min_length=1)]
+INSTRUCTION = {"$comment": "instruction"}
+"""Stands in a JSON Schema for the instructions, which `json_schema` defines once."""
+InstructionText = Annotated[Instruction, PlainValidator(_instruction), WithJsonSchema(INSTRUCTION)]
 _Model = TypeVar("_Model", bound=PackModel)
 _T = TypeVar("_T")
 

@@ -23,12 +23,11 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
-    PlainValidator,
     WithJsonSchema,
     create_model,
 )
 
-from arbiter._constitution.documents import PackModel
+from arbiter._constitution.documents import INSTRUCTION, InstructionText, PackModel, Text
 from arbiter._constitution.functions import rule_class
 from arbiter._contracts import Contract
 from arbiter._values.parameters import (
@@ -42,9 +41,9 @@ from arbiter._values.parameters import (
     sentence,
     words,
 )
-from arbiter.errors import UnknownInstructionError, nearest, with_article
+from arbiter.errors import nearest, with_article
 from arbiter.evaluation import NodeEvaluator
-from arbiter.instructions import Instruction, find_instruction
+from arbiter.instructions import Instruction
 from arbiter.policy import PolicyChecker, PolicyRouter
 
 C = TypeVar("C", bound=Contract)
@@ -146,19 +145,6 @@ def in_effect(use: str, cls: type[Any], given: Mapping[str, Any]) -> dict[str, A
 
 
 # Values in YAML -----------------------------------------------------------------------------------
-
-
-def _instruction(value: object) -> Instruction:
-    try:
-        return find_instruction(value)
-    except UnknownInstructionError as error:
-        raise ValueError(str(error)) from None
-
-
-Text = Annotated[str, Field(min_length=1)]
-INSTRUCTION = {"$comment": "instruction"}
-"""Stands in a JSON Schema for the instructions, which `json_schema` defines once."""
-InstructionText = Annotated[Instruction, PlainValidator(_instruction), WithJsonSchema(INSTRUCTION)]
 
 
 def _no_pattern(node: str) -> str:

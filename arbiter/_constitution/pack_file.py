@@ -7,10 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from arbiter._constitution.bindings import FingerprintEntry, has_traits
-from arbiter._constitution.documents import (
-    PackModel,
-)
-from arbiter._constitution.kinds import INSTRUCTION, Text
+from arbiter._constitution.documents import INSTRUCTION, PackModel, Text
 from arbiter._contracts import Mode
 from arbiter._values.records import States
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, cast
 
-from arbiter._constitution.kinds import (
-    KINDS,
-    class_at,
-    parameters_of,
-)
+from arbiter._constitution.kinds import KINDS, class_at, parameters_of
 from arbiter._constitution.loading import SECTIONS
 from arbiter._constitution.pack_file import Binding, DomainCore, PackFile, RuleHead
 from arbiter.instructions import Instruction, known_instructions
