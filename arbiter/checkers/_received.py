@@ -13,7 +13,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, ValidationE
 
 from arbiter.checkers._arguments import UnclearError, normalised
 
-_SHOWN = 80
+SHOWN = 80
 _HANDED = ("run_manager", "callbacks", "config")
 """Parameters that LangChain itself passes to a tool's function."""
 _VARIADIC = {"args", "kwargs"}
@@ -41,21 +41,21 @@ def refuse_alike(given: Iterable[Any], looked_at: Collection[str]) -> None:
     alike = {_alike(name): name for name in looked_at}
     for name in given:
         if name not in looked_at and (meant := alike.get(_alike(name))) is not None:
-            raise UnclearError(f"has the argument {_short(name)}, which a tool may take for {meant!r}")
+            raise UnclearError(f"has the argument {short(name)}, which a tool may take for {meant!r}")
 
 
 def _alike(name: str) -> str:
     return "".join(c for c in normalised(name).casefold() if c.isalnum())
 
 
-def _short(name: str) -> str:
-    return repr(name if len(name) <= _SHOWN else name[: _SHOWN - 3] + "...")
+def short(name: str) -> str:
+    return repr(name if len(name) <= SHOWN else name[: SHOWN - 3] + "...")
 
 
 def _refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
     for name in given:
         if name not in known:
-            raise UnclearError(f"has the argument {_short(name)}, which the tool does not have")
+            raise UnclearError(f"has the argument {short(name)}, which the tool does not have")
 
 
 def _by_json_schema(schema: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ from arbiter.checkers._arguments import (
     readings,
     tests_of,
 )
-from arbiter.checkers._received import received, refuse_alike
+from arbiter.checkers._received import SHOWN, received, refuse_alike, short
 from arbiter.errors import ParameterError, PolicyViolationError, nearest
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History
@@ -193,7 +193,7 @@ class ToolsChecker(PolicyChecker):
                     return None
                 refused = refused or entry.refuses(tool, failed[0])
         hint = nearest(tool, [entry.rule.tool for entry in self._allowed])
-        return refused or f"tool {_short(tool)} is not on the allow-list.{hint}"
+        return refused or f"tool {short(tool)} is not on the allow-list.{hint}"
 
 
 class _Gate(BaseCallbackHandler):
@@ -231,7 +231,7 @@ class _Gate(BaseCallbackHandler):
             reason, cause = "", exc
         if reason is None:
             return
-        self.stopped[run_id] = str(tool)[:_SHOWN]
+        self.stopped[run_id] = str(tool)[:SHOWN]
         if self.checker.enforced:
             raise PolicyViolationError(
                 policy=self.checker.name,
@@ -473,22 +473,15 @@ class _Entry:
             words = f": {words}"
         elif words:
             words = f" {words}"
-        return f"tool {_short(tool)} is denied{words}{self._reason}"
+        return f"tool {short(tool)} is denied{words}{self._reason}"
 
     def refuses(self, tool: str, answer: _Answer) -> str:
         how = "not allowed: " if answer.holds is None else "allowed only "
-        return f"tool {_short(tool)} is {how}{answer.words}{self._reason}"
+        return f"tool {short(tool)} is {how}{answer.words}{self._reason}"
 
     @property
     def _reason(self) -> str:
         return f" ({self.rule.reason})" if self.rule.reason else ""
-
-
-_SHOWN = 80
-
-
-def _short(tool: str) -> str:
-    return repr(tool if len(tool) <= _SHOWN else tool[: _SHOWN - 3] + "...")
 
 
 def _entries(rules: Sequence[ToolRule], owner: str, parameter: str) -> tuple[_Entry, ...]:
