@@ -404,18 +404,7 @@ _FREE = PatternCost(1000, 1)
 _LONG = 10_000
 _SLOW = "a pattern is too large, a matched text is too long, or it is matched too often"
 _ATOM = re.compile(r"\\[pP]\{[^}]*\}|\\x\{[^}]*\}|\\.|\[(?:\\.|[^\]\\])*\]?|\{(\d*)(,?)(\d*)\}|[\s\S]")
-_CLASSES = {
-    "w": 8000,
-    "W": 8000,
-    "d": 1500,
-    "D": 1500,
-    "s": 300,
-    "S": 300,
-    "p": 8000,
-    "P": 8000,
-    "b": 8000,
-    "B": 8000,
-}
+_CLASSES = dict.fromkeys("wWpPbB", 8000) | dict.fromkeys("dD", 1500) | dict.fromkeys("sS", 300)
 
 
 @lru_cache(maxsize=256)
