@@ -621,13 +621,9 @@ class Evaluations(Lazy):
     @property
     def errors(self) -> Mapping[str, str]:
         self.resolve_all()
-        errors: dict[str, str] = {}
-        for queue, found in zip(self.queues, self.found, strict=True):
-            if isinstance(found, _Failure):
-                errors[queue.name] = found.message
-            elif isinstance(found, _Parts):
-                errors.update(found.errors)
-        return MappingProxyType(errors)
+        return MappingProxyType(
+            {each.name: each.problem for each in self.judgements() if each.problem is not None}
+        )
 
     def version_of(self, name: str) -> str:
         """The version of the evaluator that gives the result of that name; "" if it is not known."""
@@ -672,16 +668,11 @@ class Evaluations(Lazy):
     @property
     def outcomes(self) -> Mapping[str, EvaluationResult | None]:
         """The results so far; None for an evaluator that failed."""
-        outcomes: dict[str, EvaluationResult | None] = {}
-        for queue, found in zip(self.queues, list(self.found), strict=True):
-            if isinstance(found, EvaluationResult):
-                outcomes[queue.name] = found
-            elif isinstance(found, _Parts):
-                outcomes.update(found.results)
-                outcomes.update(dict.fromkeys(found.errors))
-            elif isinstance(found, _Failure):
-                outcomes[queue.name] = None
-        return outcomes
+        return {
+            each.name: each.result
+            for each in self.judgements()
+            if each.result is not None or each.problem is not None
+        }
 
     def __repr__(self) -> str:
         states = (
