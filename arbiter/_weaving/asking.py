@@ -86,13 +86,14 @@ def places_of(conf: Mapping[str, Any]) -> list[RunnableConfig]:
     namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS]
     while namespace:
         namespace = namespace.rpartition(NS_SEP)[0]
-        place = {
-            CONFIG_KEY_THREAD_ID: str(conf.get(CONFIG_KEY_THREAD_ID)),
-            CONFIG_KEY_CHECKPOINT_NS: namespace,
-            "checkpoint_id": info.checkpoint_id,
-        }
-        places.append({"configurable": place})
+        places.append(place_in(conf, namespace, checkpoint_id=info.checkpoint_id))
     return places
+
+
+def place_in(conf: Mapping[str, Any], namespace: str, **checkpoint: Any) -> RunnableConfig:
+    """The place of a checkpoint in this task's thread; without a `checkpoint_id`, of the newest."""
+    thread = str(conf.get(CONFIG_KEY_THREAD_ID))
+    return {CONF: {CONFIG_KEY_THREAD_ID: thread, CONFIG_KEY_CHECKPOINT_NS: namespace, **checkpoint}}
 
 
 PAUSES = (0.001, 0.01, 0.1, 0.4, 1.0, 2.0)
@@ -328,7 +329,7 @@ def _interrupt(op: Ask, config: RunnableConfig | None, question: Question) -> An
     if config is not None and (pad := config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)) is not None:
         if pad.resume:
             conf_of(config)[CONFIG_KEY_SEND]([(RESUME, list(pad.resume))])
-        silent = replace(pad, get_null_resume=_no_answer, interrupt_counter=count(len(pad.resume)).__next__)
+        silent = replace(pad, get_null_resume=no_answer, interrupt_counter=count(len(pad.resume)).__next__)
         config = {**config, CONF: {**conf_of(config), CONFIG_KEY_SCRATCHPAD: silent}}
     token = var_child_runnable_config.set(config)
     try:
@@ -337,7 +338,7 @@ def _interrupt(op: Ask, config: RunnableConfig | None, question: Question) -> An
         var_child_runnable_config.reset(token)
 
 
-def _no_answer(consume: bool = False) -> None:
+def no_answer(consume: bool = False) -> None:
     return None
 
 
@@ -608,16 +609,9 @@ _NOT_SPENT = (
 
 def _levels(conf: Mapping[str, Any]) -> list[RunnableConfig]:
     """The checkpoints of this task's graph and of the graphs around it, from the inside out."""
-    thread = str(conf.get(CONFIG_KEY_THREAD_ID))
     known: Mapping[str, str] = conf[CONFIG_KEY_CHECKPOINT_MAP]
     return [
-        {
-            CONF: {
-                CONFIG_KEY_THREAD_ID: thread,
-                CONFIG_KEY_CHECKPOINT_NS: namespace,
-                "checkpoint_id": known[namespace],
-            }
-        }
+        place_in(conf, namespace, checkpoint_id=known[namespace])
         for namespace in sorted(known, key=len, reverse=True)
     ]
 

@@ -16,7 +16,6 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler  # pyright: ignore[reportPrivateUsage]
 from langgraph._internal._config import recast_checkpoint_ns
 from langgraph._internal._constants import (
-    CONF,
     CONFIG_KEY_CHECKPOINT_MAP,
     CONFIG_KEY_CHECKPOINT_NS,
     CONFIG_KEY_CHECKPOINTER,
@@ -69,8 +68,10 @@ from arbiter._weaving.asking import (
     finished_tasks,
     keep_draft,
     keeps_answers,
+    no_answer,
     note_spent,
     pause_body,
+    place_in,
     read_saved,
     saver_in,
     skip_ours,
@@ -342,7 +343,13 @@ class NodeAttempt(NodeRun):
             case _ if not self.is_saved:
                 return None
             case OutputOf():
-                return (yield Find(self._thread(), _LOOK_BACK, partial(self._written, op.task)))
+                return (
+                    yield Find(
+                        place_in(self._conf, self.record.namespace),
+                        _LOOK_BACK,
+                        partial(self._written, op.task),
+                    )
+                )
             case SaveNote():
                 return (yield from keep_draft(self._conf, self.record.id, op.note))
             case Spend():
@@ -360,10 +367,6 @@ class NodeAttempt(NodeRun):
     def _may_have_asked(self) -> bool:
         begun = self.channel.execution is not None and self.channel.execution.first == self.record.step
         return begun and not self.node.core.registry.empty and self.is_saved
-
-    def _thread(self) -> RunnableConfig:
-        place = {CONFIG_KEY_THREAD_ID: str(self._conf.get(CONFIG_KEY_THREAD_ID))}
-        return {"configurable": {**place, CONFIG_KEY_CHECKPOINT_NS: self.record.namespace}}
 
     def _written(self, task: str, saved: Any) -> tuple[Any] | None:
         """The update that a task wrote, in the form in which a node returns it; None if the task has not
@@ -424,7 +427,7 @@ class NodeAttempt(NodeRun):
         finally:
             _reset_current(token)
         for place in self._continued():
-            self._adopt(place, self.saver.get_tuple(self._config_inside(place)))
+            self._adopt(place, self.saver.get_tuple(place_in(self._conf, place)))
         return output
 
     async def abody(self, buffered: bool) -> Any:
@@ -446,7 +449,7 @@ class NodeAttempt(NodeRun):
         finally:
             _reset_current(token)
         for place in self._continued():
-            self._adopt(place, await self.saver.aget_tuple(self._config_inside(place)))
+            self._adopt(place, await self.saver.aget_tuple(place_in(self._conf, place)))
         return output
 
     async def astream_body(self, buffered: bool) -> AsyncIterator[Any]:
@@ -461,7 +464,7 @@ class NodeAttempt(NodeRun):
             except ValueError:  # an async generator may be closed in another context
                 _set_current(None)
         for place in self._continued():
-            self._adopt(place, await self.saver.aget_tuple(self._config_inside(place)))
+            self._adopt(place, await self.saver.aget_tuple(place_in(self._conf, place)))
 
     def without_effects(self, config: RunnableConfig) -> RunnableConfig:
         return without_effects(config)
@@ -656,15 +659,6 @@ class NodeAttempt(NodeRun):
         metadata: Mapping[str, Any] = saved.metadata or {}
         return metadata.get("parents") not in (None, self._conf.get(CONFIG_KEY_CHECKPOINT_MAP))
 
-    def _config_inside(self, place: str) -> RunnableConfig:
-        """The config of the newest checkpoint of a graph inside the body."""
-        return {
-            CONF: {
-                CONFIG_KEY_THREAD_ID: str(self._conf.get(CONFIG_KEY_THREAD_ID)),
-                CONFIG_KEY_CHECKPOINT_NS: place,
-            }
-        }
-
     def _places_inside(self) -> Sequence[str]:
         """The possible namespaces of the first graph in the body: a graph that keeps its state from run to run
         has one without the ids of tasks.
@@ -693,7 +687,7 @@ def without_effects(config: RunnableConfig) -> RunnableConfig:
         conf[CONFIG_KEY_SCRATCHPAD] = replace(
             scratchpad,
             resume=[],
-            get_null_resume=_no_answer,
+            get_null_resume=no_answer,
             interrupt_counter=count().__next__,
             call_counter=count().__next__,
             subgraph_counter=count().__next__,
@@ -724,10 +718,6 @@ def denials_stand(policies: Sequence[RetryPolicy]) -> Sequence[RetryPolicy]:
 
 def _is_retried(policy: RetryPolicy, error: Exception) -> bool:
     return not isinstance(error, PolicyViolationError) and _should_retry_on(policy, error)
-
-
-def _no_answer(consume: bool = False) -> None:
-    return None
 
 
 def _do_nothing() -> None:
