@@ -314,17 +314,10 @@ class Registry:
 
     def _refuse_duplicate(self, contract: Contract) -> None:
         # Checkers and routers are both policies, so a name must identify the one that denied or redirected.
-        taken: Sequence[Contract]
-        if isinstance(contract, PolicyChecker | PolicyRouter):
-            taken = [*(s.contract for s in self.checkers), *(s.contract for s in self.routers)]
-        elif isinstance(contract, NodeEvaluator):
-            taken = [queue.evaluator for queue in self.evaluators]
-        elif isinstance(contract, Advisor):
-            taken = [s.contract for s in self.advisors]
-        else:
-            taken = [s.contract for s in self.gates]
-        for other in taken:
-            if other.name == contract.name:
+        policies = (PolicyChecker.kind, PolicyRouter.kind)
+        kinds = policies if contract.kind in policies else (contract.kind,)
+        for other in self._all():
+            if other.name == contract.name and other.kind in kinds:
                 what = f"{type(other).__name__}{other.source and f' of {other.source}'}"
                 raise RegistrationError(
                     f"{with_article(other.kind)} named {contract.name!r} is registered already ({what}). "
