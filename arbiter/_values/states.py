@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import fields, is_dataclass, replace
-from dataclasses import fields as dataclass_fields
 from enum import Enum
 from functools import cached_property
 from operator import is_not
@@ -182,8 +181,8 @@ def has_parts_of(one: Any, other: Any) -> bool:
     """True if both are one object, or two objects with the very same fields."""
     if one is other:
         return True
-    fields, others = _fields_of(one), _fields_of(other)
-    return fields.keys() == others.keys() and all(part is others[key] for key, part in fields.items())
+    own, others = _fields_of(one), _fields_of(other)
+    return own.keys() == others.keys() and all(part is others[key] for key, part in own.items())
 
 
 def _fields_of(value: Any) -> dict[Any, Any]:
@@ -191,7 +190,7 @@ def _fields_of(value: Any) -> dict[Any, Any]:
     if isinstance(value, dict):
         return dict[Any, Any].copy(given)
     if is_dataclass(value):
-        return {field.name: getattr(value, field.name, None) for field in dataclass_fields(value)}
+        return {field.name: getattr(value, field.name, None) for field in fields(value)}
     return getattr(value, "__dict__", {"": value})
 
 
@@ -772,15 +771,9 @@ def replaced(value: Any, part_for: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         changed = _fields_replaced(given, part_for)
         return {**given, **changed} if changed else given
-    if isinstance(value, BaseModel):
+    if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
         changed = _fields_replaced(as_state(value), part_for)
-        return given.model_copy(update=changed) if changed else given
-    if is_dataclass(value) and not isinstance(value, type):
-        changed = _fields_replaced(as_state(value), part_for)
-        twin: Any = copy.copy(given) if changed else given
-        for name, part in changed.items():
-            object.__setattr__(twin, name, part)  # also of one that is frozen
-        return twin
+        return with_parts(value, changed) if changed else given
     return given
 
 
