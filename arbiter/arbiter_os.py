@@ -556,7 +556,7 @@ class ArbiterOS:
         The schemas are anything that pydantic validates. If the input does not fit, the function is not run
         and the node is denied; if the output does not fit, the node raises `OutputSchemaError`.
         """
-        label = Label(find_instruction(instruction), None)
+        label = Label(find_instruction(instruction))
         self._named.add(label.instruction)
         label.schemas = schemas_of((input_schema, output_schema), "the labelled function")
 

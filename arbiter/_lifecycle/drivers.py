@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextvars import Context
+from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import Any, cast
@@ -141,13 +142,11 @@ async def adrive_stream(run: NodeRun) -> AsyncIterator[Any]:
     yield Final(answer)
 
 
+@dataclass(slots=True)
 class Final:
     """The end of a stream: the node's output."""
 
-    __slots__ = ("output",)
-
-    def __init__(self, output: Any) -> None:
-        self.output = output
+    output: Any
 
 
 class Sum:

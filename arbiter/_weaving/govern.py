@@ -47,14 +47,12 @@ _LABEL = "__arbiter_label__"
 # Labels -------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
 class Label:
     """The mark that `@arbiter_os.instruction(...)` leaves on a function."""
 
-    __slots__ = ("instruction", "schemas")
-
-    def __init__(self, instruction: Instruction, schemas: Schemas | None) -> None:
-        self.instruction = instruction
-        self.schemas = schemas
+    instruction: Instruction
+    schemas: Schemas | None = None
 
 
 def attach(target: Any, label: Label) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableSequence
@@ -34,14 +34,12 @@ _BINDING: Any = RunnableBindingBase
 _GRAPH: Any = Pregel
 
 
+@dataclass(frozen=True, slots=True)
 class NodeRule:
     """The instruction and schemas that `govern()` found for one node."""
 
-    __slots__ = ("instruction", "schemas")
-
-    def __init__(self, instruction: Instruction | None, schemas: Schemas | None) -> None:
-        self.instruction = instruction
-        self.schemas = schemas
+    instruction: Instruction | None
+    schemas: Schemas | None
 
 
 Rules = Callable[[tuple[str, ...], str, PregelNode], NodeRule]

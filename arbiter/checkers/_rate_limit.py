@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal, Unpack
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -18,6 +19,7 @@ from arbiter.verdicts import Verdict
 _NANO = 10**9
 
 
+@dataclass(slots=True)
 class _Bucket:
     """A bucket in whole numbers, so that nothing is lost to rounding.
 
@@ -25,11 +27,8 @@ class _Bucket:
     Guarded by the checker's lock.
     """
 
-    __slots__ = ("at", "units")
-
-    def __init__(self, units: int, at: int) -> None:
-        self.units = units
-        self.at = at
+    units: int
+    at: int
 
 
 class RateLimitChecker(PolicyChecker):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, Self, overload
 
@@ -292,24 +293,16 @@ class CausalHistory(History):
         return self._of(*self.copied(for_deep_copy(memo)))
 
 
+@dataclass(eq=False)
 class _CopiedRun:
     """The part of its run and thread that a copied view keeps."""
 
-    def __init__(
-        self,
-        id: str,
-        uuid: str,
-        saved: bool,
-        thread_id: str | None,
-        by_id: Mapping[str, Record],
-        denied: Sequence[Record],
-    ) -> None:
-        self.id = id
-        self.uuid = uuid
-        self.saved = saved
-        self.thread_id = thread_id
-        self.by_id = by_id
-        self._denied = denied
+    id: str
+    uuid: str
+    saved: bool
+    thread_id: str | None
+    by_id: Mapping[str, Record]
+    _denied: Sequence[Record]
 
     @property
     def log(self) -> _CopiedRun:
