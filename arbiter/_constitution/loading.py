@@ -620,7 +620,7 @@ class _Loader:
     def _class_of(self, rule: _Rule, *, report: bool = True) -> type[Contract] | None:
         """The class that a rule's `use` names, or None after reporting the mistake."""
         use: object = rule.data.get("use")
-        kinds = KINDS[rule.section]
+        kinds, contract = KINDS[rule.section], CONTRACTS[rule.section]
         problem: str
         if "use" not in rule.data:
             problem = _NO_USE + self._nearest_rule(rule)
@@ -635,28 +635,21 @@ class _Loader:
                 f" {UNCLEAR[use]}" if use in UNCLEAR else self._other_section(use) or nearest(use, kinds)
             )
         elif not self._allows(use):
-            allowed = ", ".join(map(repr, self.allow)) or "none"
             problem = (
-                f"expected a class or function under an allowed prefix ({allowed}), got {use!r}. "
+                f"expected a class or function under an allowed prefix ({self._allowed}), got {use!r}. "
                 f"Pass allow=[{use.partition('.')[0] + '.'!r}] where the constitution is loaded, if you trust it"
             )
         else:
             try:
-                found = rule_class_at(use, CONTRACTS[rule.section])
-                if issubclass(found, CONTRACTS[rule.section]):
+                found = rule_class_at(use, contract)
+                if issubclass(found, contract):
                     return found
-                problem = (
-                    f"expected a subclass of {CONTRACTS[rule.section].__name__} or a function, got {use!r}"
-                )
+                problem = f"expected a subclass of {contract.__name__} or a function, got {use!r}"
             except RegistrationError as error:
-                contract = CONTRACTS[rule.section].__name__
-                problem = (
-                    f"expected a subclass of {contract} or a function in its place, got {use!r}: {error}"
-                )
+                problem = f"expected a subclass of {contract.__name__} or a function in its place, got {use!r}: {error}"
             except Exception as error:  # importing runs the user's code
-                contract = CONTRACTS[rule.section].__name__
                 problem = (
-                    f"expected a subclass of {contract}, or a function, that can be imported, got {use!r}: "
+                    f"expected a subclass of {contract.__name__}, or a function, that can be imported, got {use!r}: "
                     f"{describe(error)}"
                 )
         if report:
@@ -670,6 +663,10 @@ class _Loader:
         names = [str(entry.get("name")) for pack in extended for entry in getattr(pack.file, rule.section)]
         hint = nearest(rule.name, names)
         return f".{hint}" if hint else ""
+
+    @property
+    def _allowed(self) -> str:
+        return ", ".join(map(repr, self.allow)) or "none"
 
     def _allows(self, path: str) -> bool:
         found = [prefix for prefix in self.allow if path.startswith(prefix)]
@@ -814,8 +811,7 @@ class _Loader:
         for key in getattr(cls, "DOTTED_PARAMETERS", ()):
             path = parameters.get(key)
             if isinstance(path, str) and not self._allows(path):
-                allowed = ", ".join(map(repr, self.allow)) or "none"
-                message = f"expected a class under an allowed prefix ({allowed}), got {path!r}"
+                message = f"expected a class under an allowed prefix ({self._allowed}), got {path!r}"
                 self.mistakes.append(rule.mistake((key,), message))
                 refused.add(key)
         return refused
@@ -915,15 +911,12 @@ def _set_meanings(declared: DomainCore, core: type[Instruction]) -> None:
 
 
 def _make_core(declared: DomainCore) -> type[Instruction]:
-    # The namespace must be an Enum's own, so the machinery of the class statement makes it.
-    import types
-
-    def body(namespace: dict[str, Any]) -> None:
-        namespace["__module__"] = "arbiter._constitution.loading"
-        for name, member in declared.members.items():
-            namespace[name] = define(member.meaning, unverified=member.unverified, acts=member.acts)
-
-    return cast("type[Instruction]", types.new_class(declared.core, (Instruction,), exec_body=body))
+    members = {
+        name: define(member.meaning, unverified=member.unverified, acts=member.acts)
+        for name, member in declared.members.items()
+    }
+    made: type[Instruction] = cast(Any, Instruction)(declared.core, members, module=__name__)
+    return made
 
 
 def _readable(document: Document, name: str) -> PackFile:
