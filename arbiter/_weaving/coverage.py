@@ -61,7 +61,7 @@ _CONDITIONS: _Form = ("", "rules", ("names a node that does not exist", "name no
 _BINDINGS: _Form = ("the binding of ", "bindings", ("fits no node", "fit no node"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Idle:
     """A rule that applies to no node or waits for none, or a binding that matches none. `source` is its file and line,
     or ""."""
@@ -323,7 +323,11 @@ def _idle_rule(rule: Contract, nodes: set[Node]) -> _Idle | None:
         why, remedy = "its list of targets is empty", "Leave out the list to apply it to every node."
     else:
         why, remedy = "its applies_to accepts none", f"Nodes: {_some(sorted(names))}."
-    return _Idle(what=f"{rule.kind} {rule.name!r}", why=why, remedy=remedy, source=rule.source)
+    return _idle(rule, why, remedy)
+
+
+def _idle(rule: Contract, why: str, remedy: str, form: _Form = _RULES) -> _Idle:
+    return _Idle(f"{rule.kind} {rule.name!r}", why, remedy, rule.source, form)
 
 
 def _without_step(rule: Contract, names: set[str], held: set[Instruction]) -> _Idle | None:
@@ -340,13 +344,7 @@ def _without_step(rule: Contract, names: set[str], held: set[Instruction]) -> _I
         remedy = " ".join(
             filter(None, (there, "" if held or nodes else _INIT, "Correct the step, or remove the rule."))
         )
-        return _Idle(
-            what=f"{rule.kind} {rule.name!r}",
-            why=", and ".join(reasons),
-            remedy=remedy,
-            source=rule.source,
-            form=_STEPS,
-        )
+        return _idle(rule, ", and ".join(reasons), remedy, _STEPS)
     return None
 
 
@@ -357,13 +355,8 @@ def _without_evaluator(rule: Contract, evaluators: Sequence[str]) -> _Idle | Non
     if not missing:
         return None
     there = f"Evaluators: {_some(sorted(evaluators)) or 'none'}.{nearest(missing[0], evaluators)}"
-    return _Idle(
-        what=f"{rule.kind} {rule.name!r}",
-        why=f"there is no {_one_of(map(repr, missing))}",
-        remedy=f"{there} Correct the name, or register it.",
-        source=rule.source,
-        form=_EVALUATORS,
-    )
+    why = f"there is no {_one_of(map(repr, missing))}"
+    return _idle(rule, why, f"{there} Correct the name, or register it.", _EVALUATORS)
 
 
 def _without_node(rule: Contract, nodes: set[Node]) -> _Idle | None:
@@ -372,13 +365,9 @@ def _without_node(rule: Contract, nodes: set[Node]) -> _Idle | None:
     named = [name for each in vars(rule).values() if isinstance(each, Condition) for name in each.nodes]
     if not (missing := [name for name in dict.fromkeys(named) if name not in names]):
         return None
-    return _Idle(
-        what=f"the condition of {rule.kind} {rule.name!r}",
-        why=f"there is no node {_one_of(map(repr, missing))}",
-        remedy=f"Nodes: {_some(sorted(names))}.{nearest(missing[0], names)} Correct the name in the condition.",
-        source=rule.source,
-        form=_CONDITIONS,
-    )
+    why = f"there is no node {_one_of(map(repr, missing))}"
+    remedy = f"Nodes: {_some(sorted(names))}.{nearest(missing[0], names)} Correct the name in the condition."
+    return _Idle(f"the condition of {rule.kind} {rule.name!r}", why, remedy, rule.source, _CONDITIONS)
 
 
 def _idle_bindings(packs: Iterable[BindingPack], nodes: set[Node]) -> Iterator[_Idle]:
