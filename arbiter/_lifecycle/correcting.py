@@ -62,8 +62,19 @@ def _audited(run: NodeRun, registration: Registration[Any], answer: Any) -> None
             )
             run.record.note(f"gate {registration.name}", f"audit: it would {what}")
     elif run.record.status != "cancelled":
-        problem = describe(answer.error) if type(answer) is Raised else f"returned a {type(answer).__name__}"
-        run.record.failed(f"gate {registration.name}", problem)
+        run.record.failed(f"gate {registration.name}", _problem_of(answer))
+
+
+def _problem_of(answer: Any) -> str:
+    """Why an answer is no decision."""
+    return describe(answer.error) if type(answer) is Raised else f"returned a {type(answer).__name__}"
+
+
+def _stops(answer: Any) -> bool:
+    """True if a gate was cancelled or is set up wrongly: the node raises that."""
+    return type(answer) is Raised and (
+        isinstance(answer.error, ConfigurationError) or not isinstance(answer.error, Exception)
+    )
 
 
 def draft_in(output: Any) -> Any:
@@ -126,17 +137,12 @@ def correct(run: NodeRun, registration: Registration[Any]) -> Steps:
         run.states.output = run.shown(draft)
         written = joined([*run.pushed, as_state(draft)])
         answer = yield Call(registration, (run.view, freeze(written), attempt))
-        if type(answer) is Raised or not isinstance(answer, Correction):
-            if type(answer) is Raised and (
-                isinstance(answer.error, ConfigurationError) or not isinstance(answer.error, Exception)
-            ):
+        if not isinstance(answer, Correction):
+            if _stops(answer):
                 return answer
-            problem = (
-                describe(answer.error)
-                if type(answer) is Raised
-                else f"returned a {type(answer).__name__}; expected a Correction"
-            )
-            record.failed(f"gate {registration.name}", f"{problem}; the draft was let through")
+            expected = "" if type(answer) is Raised else "; expected a Correction"
+            problem = f"{_problem_of(answer)}{expected}; the draft was let through"
+            record.failed(f"gate {registration.name}", problem)
             break
         _note(run, registration, answer)
         if answer.kind == "commit":
@@ -250,13 +256,10 @@ def _id(message: Any) -> Any:
 def _judge_input(run: NodeRun, registration: Registration[Any]) -> Steps:
     """Have the gate judge the text that the body is to say. Returns `Raised` if the body must not run."""
     answer = yield Call(registration, (run.view, freeze(as_state(run.input)), 0))
-    if type(answer) is Raised and (
-        isinstance(answer.error, ConfigurationError) or not isinstance(answer.error, Exception)
-    ):
+    if _stops(answer):
         return answer
     if not isinstance(answer, Correction):
-        problem = describe(answer.error) if type(answer) is Raised else f"returned a {type(answer).__name__}"
-        run.record.failed(f"gate {registration.name}", f"{problem}; the input was let through")
+        run.record.failed(f"gate {registration.name}", f"{_problem_of(answer)}; the input was let through")
         return None
     _note(run, registration, answer)
     if answer.kind == "give_up":
