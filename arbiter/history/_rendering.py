@@ -64,11 +64,9 @@ _STATUS = {
 }
 
 
-def render_history(
-    history: History, *, max_value_lines: int = VALUE_LINES, title: str | None = None
-) -> RenderableType:
+def render_history(history: History, *, max_value_lines: int = VALUE_LINES) -> RenderableType:
     """`history` for `console.print`. Waits for the evaluations when it is printed, not before."""
-    return _Rendering(history, max_value_lines, title)
+    return _Rendering(history, max_value_lines)
 
 
 def pprint_history(history: History, console: Console | None = None) -> None:
@@ -92,7 +90,7 @@ def history_html(history: History) -> str:
 def history_text(history: History, width: int = 80) -> str:
     """`history` as plain text without a final line end. A `width` below 40 columns counts as 40."""
     page = _Page(Ink("utf-8"), width, VALUE_LINES)
-    return "\n".join("".join(text for text, _ in line) for line in page.lines(history, None))
+    return "\n".join("".join(text for text, _ in line) for line in page.lines(history))
 
 
 def value_text(state: Any, *, width: int, max_lines: int) -> str:
@@ -106,13 +104,12 @@ def value_text(state: Any, *, width: int, max_lines: int) -> str:
 class _Rendering:
     history: History
     max_value_lines: int
-    title: str | None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         # Segments and not Text: nothing that reads markup, emoji codes or control codes sees them.
         ink = Ink(options.encoding, plain=options.legacy_windows)
         page = _Page(ink, options.max_width, self.max_value_lines)
-        for line in page.lines(self.history, self.title):
+        for line in page.lines(self.history):
             for text, style in line:
                 yield Segment(text, Style.parse(style))
             yield Segment.line()
@@ -129,12 +126,10 @@ class _Page:
         self._value_lines = max(value_lines, 1)
         self._yaml = Yaml(ink, self._width)
 
-    def lines(self, history: History, title: str | None) -> Iterator[Line]:
-        return (cropped(line, self._width) for line in self._lines(history, title))
+    def lines(self, history: History) -> Iterator[Line]:
+        return (cropped(line, self._width) for line in self._lines(history))
 
-    def _lines(self, history: History, title: str | None) -> Iterator[Line]:
-        if title is not None:
-            yield ((self._ink.rule(self._ink.line(title, self._width - 8)), HEADING),)
+    def _lines(self, history: History) -> Iterator[Line]:
         empty = True
         for step, superstep in enumerate(history.entries, 1):
             if not empty:

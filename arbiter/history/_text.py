@@ -153,9 +153,6 @@ class Ink:
     def box(self, title: str) -> str:
         return f"+=== {title} ===+" if self.plain else f"╔═══ {title} ═══╗"
 
-    def rule(self, title: str) -> str:
-        return f"--- {title} ---" if self.plain else f"─── {title} ───"
-
     def shows(self, text: str) -> bool:
         """True if all of `text` can be printed unchanged on one line."""
         if text.isascii():

@@ -331,13 +331,6 @@ def test_any_score_is_printed(score: Any) -> None:
     assert "x: score=" in history_text(history(Item(evaluation_results={"x": Scored(score)})))
 
 
-def test_title_is_a_line_of_its_own() -> None:
-    console = Console(file=io.StringIO(), width=80)
-    with console.capture() as capture:
-        console.print(render_history(history(), title="thread\n7 [bold]"))
-    assert capture.get().split("\n")[0] == r"─── thread\n7 [bold] ───"
-
-
 def test_prints_to_standard_output_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     pprint_history(TYPICAL)
     assert "╔═══ SuperStep 1 ═══╗" in capsys.readouterr().out
