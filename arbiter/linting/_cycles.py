@@ -109,7 +109,7 @@ def _caught(level: Level) -> set[str]:
             or all(
                 outcome.targets & caught
                 for outcome in level.outcomes(name)
-                if outcome.redirect is None and outcome.ran
+                if not outcome.redirected and outcome.ran
             )
         }
         if left == caught:
@@ -153,7 +153,7 @@ def _free_edges(level: Level, closed: set[str]) -> Edges:
         anywhere = level.goes_anywhere(name)
         found: set[str] = set(level.always.get(name, ())) if anywhere else set()
         for outcome in () if anywhere else level.outcomes(name):
-            if outcome.redirect is None:
+            if not outcome.redirected:
                 found |= outcome.targets
         found |= {join.end for join in level.joins if name in join.starts}
         edges[name] = found - closed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "info"]
@@ -57,16 +57,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as JSON-able data."""
-        return {
-            "code": self.code,
-            "severity": self.severity,
-            "message": self.message,
-            "nodes": list(self.nodes),
-            "path": list(self.path),
-            "rule": self.rule,
-            "source": self.source,
-            "remedy": self.remedy,
-        }
+        return asdict(self) | {"nodes": list(self.nodes), "path": list(self.path)}
 
     def __str__(self) -> str:
         where = f"{self.source}: " if self.source else ""

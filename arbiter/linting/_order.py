@@ -211,7 +211,7 @@ def _edges(level: Level, name: str) -> dict[str, bool]:
     if level.goes_anywhere(name):
         known = level.always.get(name, set()) & level.nodes.keys()
         return dict.fromkeys(known, True)
-    outcomes = [outcome for outcome in level.outcomes(name) if outcome.ran and outcome.redirect is None]
+    outcomes = [outcome for outcome in level.outcomes(name) if outcome.ran and not outcome.redirected]
     found: dict[str, bool] = {}
     for target in sorted({target for outcome in outcomes for target in outcome.targets}):
         if not level.nodes[target].deferred:

@@ -148,7 +148,7 @@ class Explorer:
             _Move(
                 name,
                 outcome,
-                made and outcome.ran and not (own and self.stays and outcome.redirect),
+                made and outcome.ran and not (own and self.stays and outcome.redirected),
                 outcome.ran and not made and (cleared or (inside and mark)),
             )
             for outcome in level.outcomes(name, guesses=self.guesses)
@@ -172,7 +172,7 @@ def _after(level: Level, at: _At, chosen: tuple[_Move, ...], mark: bool) -> tupl
     for move in chosen:
         for target in move.outcome.targets:
             came.setdefault(target, move.name)
-        if move.outcome.redirect is None and move.outcome.ran:
+        if not move.outcome.redirected and move.outcome.ran:
             for index, join in enumerate(level.joins):
                 if move.name in join.starts:
                     arrived.add((index, move.name))

@@ -73,18 +73,16 @@ class Redirect:
     """A rule may send a run from a node to `target` instead of along its edges. With `denies`, a denial does."""
 
     target: str
-    rule: Contract
     denies: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One way in which a run may continue after a node. `ran`: the node was not denied."""
+    """One way in which a run may continue after a node. `ran`: the node was not denied; `redirected`: by a rule."""
 
     targets: frozenset[str]
-    sure: bool = True
     ran: bool = True
-    redirect: Redirect | None = None
+    redirected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +138,17 @@ class Level:
         Without `guesses`, an undeclared choice chooses nothing.
         """
         branches = self.branches.get(name, ())
-        sure = all(branch.sure for branch in branches)
         choices = [branch.choices() if branch.sure or guesses else [frozenset[str]()] for branch in branches]
         static = self.always.get(name, set())
         found = [
-            Outcome(targets=frozenset(static).union(*chosen) & self.nodes.keys(), sure=sure)
+            Outcome(targets=frozenset(static).union(*chosen) & self.nodes.keys())
             for chosen in itertools.islice(itertools.product(*choices), _COMBINATIONS)
         ]
         for redirect in self.redirects.get(name, ()):
             targets = frozenset({redirect.target}) & self.nodes.keys()
-            found.append(Outcome(targets=targets, ran=not redirect.denies, redirect=redirect))
+            found.append(Outcome(targets=targets, ran=not redirect.denies, redirected=True))
         if (jump := self.instead.get(name)) is not None and (jump.sure or guesses):
-            found += [Outcome(targets=end & self.nodes.keys(), sure=jump.sure) for end in jump.choices()]
+            found += [Outcome(targets=end & self.nodes.keys()) for end in jump.choices()]
         if name in self.handlers:
             found.append(Outcome(targets=frozenset({self.handlers[name]}), ran=False))
         return found
@@ -311,7 +308,7 @@ def _read_redirects(level: Level, policies: Iterable[Contract]) -> None:
         for target in policy.redirect_targets:
             if target != END and target not in level.targets:
                 continue
-            redirect = Redirect(target=target, rule=policy, denies=policy.kind == "checker")
+            redirect = Redirect(target=target, denies=policy.kind == "checker")
             for node in level.nodes.values():
                 if node.is_target_of(policy):
                     level.redirects.setdefault(node.name, []).append(redirect)
