@@ -119,14 +119,3 @@ class RestoredItems(Sequence[HistoryItem]):
         record.execution = self._same if fact["id"] in self._current else self._before
         record.position = self._positions().get(fact["id"])
         return HistoryItem(record)
-
-
-def tell_restored(
-    listeners: Iterable[HistoryListener],
-    execution: ExecutionInfo,
-    facts: Iterable[RunFact],
-    of_run: Iterable[RunFact],
-    positions: Positions,
-) -> None:
-    """Report to all listeners the facts that have no record in this process."""
-    tell(listeners, "restored", RestoredItems(execution, facts, of_run, positions))

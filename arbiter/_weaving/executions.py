@@ -26,7 +26,7 @@ from arbiter.history._items import HistoryItem
 from arbiter.history._past import Past
 from arbiter.history._record import ExecutionInfo, Position, Record
 from arbiter.history._recorder import Execution, Run, starting
-from arbiter.listening import RestoredItems, tell, tell_restored
+from arbiter.listening import RestoredItems, tell
 
 T = TypeVar("T")
 _PLAIN = (str, int, float, bool)
@@ -147,9 +147,8 @@ def tell_unknown(channel: FactsChannel, past: Past, info: ExecutionInfo) -> None
     execution: Any = channel.execution
     (unknown, pending), execution.unknown, execution.pending = (execution.unknown, execution.pending), (), ()
     places = partial(_positions, channel, past, pending)
-    tell_restored(
-        channel.core.settings.listeners, info, [*unknown, *pending], [*past.this_run(), *pending], places
-    )
+    items = RestoredItems(info, [*unknown, *pending], [*past.this_run(), *pending], places)
+    tell(channel.core.settings.listeners, "restored", items)
 
 
 def _positions(channel: FactsChannel, past: Past, written: Sequence[Any]) -> Mapping[str, Position]:
