@@ -472,13 +472,12 @@ class _Loader:
         return f"expected the name of a pack, got {name!r}.{nearest(name, self.packs) or _nearest_pack(name)}"
 
     def _merged(self, order: Sequence[_Pack]) -> list[_Rule]:
-        rules: dict[tuple[Section, str], _Rule] = {}
-        owners: dict[tuple[bool, str], _Rule] = {}
+        rules: dict[tuple[bool, str], _Rule] = {}
         for pack in order:
             below = self._below(pack)
             for section in SECTIONS:
                 for place, entry in pack.entries(section):
-                    self._declare(pack, below, section, place, entry, rules, owners)
+                    self._declare(pack, below, section, place, entry, rules)
         return list(rules.values())
 
     def _below(self, pack: _Pack) -> set[int]:
@@ -499,8 +498,7 @@ class _Loader:
         section: Section,
         place: Place,
         entry: dict[str, Any],
-        rules: dict[tuple[Section, str], _Rule],
-        owners: dict[tuple[bool, str], _Rule],
+        rules: dict[tuple[bool, str], _Rule],
     ) -> None:
         document = pack.document
         name: object = entry.get("name")
@@ -521,12 +519,12 @@ class _Loader:
         )
         # A checker and a router cannot share a name, because a history names only the policy.
         space = (section == "evaluators", name)
-        known = owners.get(space)
+        known = rules.get(space)
         if known is None:
             if entry.get("override") is True and not self.broken.intersection(pack.file.extends):
                 message = f"expected a rule {name!r} in a pack that this one extends, got none to override"
                 self.mistakes.append(rule.mistake(("override",), message))
-            owners[space] = rules[section, name] = rule
+            rules[space] = rule
             return
         if id(known.pack) not in below or known.section != section:
             message = f"expected a name of its own, got {name!r}, which the rule at {known.source} has"
@@ -540,7 +538,7 @@ class _Loader:
             rule.mode = known.mode
         if rule.data.get("override") is not True:
             self._only_tighter(known, rule)
-        owners[space] = rules[section, name] = rule
+        rules[space] = rule
 
     def _only_tighter(self, known: _Rule, rule: _Rule) -> None:
         remedy = f"it changes the rule at {known.source}. Make it tighter, or write override: true"
