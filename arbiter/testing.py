@@ -15,7 +15,7 @@ from uuid import uuid4
 from arbiter._lifecycle.observing import counted
 from arbiter._values.states import is_number, snapshot
 from arbiter.errors import ConfigurationError, describe, nearest
-from arbiter.history._causal import CausalHistory
+from arbiter.history._causal import CausalHistory, CopiedRun
 from arbiter.history._facts import RUN, fold
 from arbiter.history._items import History
 from arbiter.history._past import Past, Tally
@@ -72,7 +72,8 @@ def history_of(
     if error is not None and output is not None:
         raise ConfigurationError("history_of got an error and an output; a node that failed has no output.")
     known: dict[str, Record] = {}
-    run = _Run(thread_id, known)
+    denied: list[Record] = []
+    run = CopiedRun(uuid4().hex, str(uuid4()), True, thread_id, known, denied)
     before = Past(fold({}, [RUN]))
     counted = {checker.name for checker in checkers}
     step = 0
@@ -84,6 +85,7 @@ def history_of(
         for record in records:
             _count(record, CausalHistory(before, record, run), checkers, clock)
         known.update((record.id, record) for record in records)
+        denied += [record for record in records if record.status == "denied"]
         before = before.after([_committed(record) for record in records])
     record = _record(node, instruction, step + 1, clock)
     record.input = snapshot({} if state is None else state, "shallow")
@@ -173,24 +175,6 @@ _EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "redirected_to": (lambda value: value is None or _is_text(value), "the name of a node"),
     "status": (lambda value: value in get_args(Status), f"one of {', '.join(get_args(Status))}"),
 }
-
-
-class _Run:
-    """The run and thread of a history."""
-
-    def __init__(self, thread_id: str | None, by_id: Mapping[str, Record]) -> None:
-        self.id = uuid4().hex
-        self.uuid = str(uuid4())
-        self.saved = True
-        self.thread_id = thread_id
-        self.by_id = by_id
-
-    @property
-    def log(self) -> _Run:
-        return self
-
-    def denied(self) -> Sequence[Record]:
-        return [record for record in self.by_id.values() if record.status == "denied"]
 
 
 def _record(

@@ -262,7 +262,7 @@ class CausalHistory(History):
             if each is not None and each.status != "running"
         }
         denied = [copied(each, copier, traced(each)) for each in self._run.log.denied()]
-        run = _CopiedRun(
+        run = CopiedRun(
             self._run.id, self._run.uuid, self._run.saved, self._run.log.thread_id, records, denied
         )
         return self._past, record, run, evaluations, self._tallies, copier(self._recovered)
@@ -272,7 +272,7 @@ class CausalHistory(History):
         cls,
         past: Past,
         record: Record,
-        run: _CopiedRun,
+        run: CopiedRun,
         evaluations: Results | None,
         tallies: str,
         recovered: Sequence[Mapping[str, Mapping[str, float]]],
@@ -294,8 +294,8 @@ class CausalHistory(History):
 
 
 @dataclass(eq=False)
-class _CopiedRun:
-    """The part of its run and thread that a copied view keeps."""
+class CopiedRun:
+    """The part of its run and thread that a view keeps without them."""
 
     id: str
     uuid: str
@@ -305,11 +305,14 @@ class _CopiedRun:
     _denied: Sequence[Record]
 
     @property
-    def log(self) -> _CopiedRun:
+    def log(self) -> CopiedRun:
         return self
 
     def denied(self) -> Sequence[Record]:
         return self._denied
+
+
+_CopiedRun = CopiedRun  # its name in older pickles
 
 
 class _CausalEntries(Sequence[Sequence[HistoryItem]]):
