@@ -32,16 +32,16 @@ from arbiter._constitution.functions import (
     rule_of,
 )
 from arbiter._contracts import Contract
-from arbiter._lifecycle import Schemas, Settings
 from arbiter._lifecycle.background import Background
 from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.registry import Plan, Registry, shadow_of
+from arbiter._lifecycle.runs import Schemas, Settings
 from arbiter._lifecycle.shadow import ShadowReport
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_rlock
 from arbiter._values.recent import Recent
 from arbiter._values.states import Snapshot, is_number
-from arbiter._weaving import Origin, Rules, facts_channel_of, weave
+from arbiter._weaving.channel import Origin
 from arbiter._weaving.coverage import Coverage, report_unused
 from arbiter._weaving.executions import report_executions
 from arbiter._weaving.functions import GovernedRunnable, govern_function
@@ -56,6 +56,7 @@ from arbiter._weaving.govern import (
     schemas_of,
     warn_of_other_rules,
 )
+from arbiter._weaving.graph import Rules, facts_channel_of, weave
 from arbiter.advice import Advisor, CorrectionGate
 from arbiter.errors import (
     ArbiterWarning,

@@ -53,10 +53,10 @@ from arbiter import (
     PolicyRouter,
     Verdict,
 )
-from arbiter._lifecycle import NodeRun
 from arbiter._lifecycle.drivers import drive
+from arbiter._lifecycle.runs import NodeRun
 from arbiter._values.states import snapshot
-from arbiter._weaving import GovernedNode
+from arbiter._weaving.node import GovernedNode
 from arbiter.history._past import NO_PAST
 from arbiter.history._recorder import ThreadLog, begin
 from arbiter.instructions import GENERATE

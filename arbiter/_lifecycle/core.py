@@ -8,8 +8,8 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from arbiter._lifecycle import Settings
 from arbiter._lifecycle.registry import Plan, Registry
+from arbiter._lifecycle.runs import Settings
 from arbiter.history._recorder import Recorder
 
 

@@ -13,23 +13,22 @@ from typing import Any, cast
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphBubbleUp
 
-from arbiter._lifecycle import (
+from arbiter._lifecycle.flow import lifecycle
+from arbiter._lifecycle.registry import Registration
+from arbiter._lifecycle.requests import (
     Body,
     Call,
     CallAll,
-    NodeRun,
     Op,
     Raised,
     ReadCheckpoint,
     Resolve,
     Saving,
     Steps,
-    aaccess,
-    access,
-    lifecycle,
+    Unusual,
 )
-from arbiter._lifecycle.registry import Registration
-from arbiter._lifecycle.requests import Unusual
+from arbiter._lifecycle.runs import NodeRun
+from arbiter._lifecycle.saving import aaccess, access
 from arbiter._threads.deadlines import as_failure, awaited, is_from_outside, start, within
 from arbiter.errors import SyncDriverError, describe
 from arbiter.verdicts import ALLOW, Correction, Verdict, as_verdict

@@ -34,19 +34,8 @@ from langgraph._internal._constants import (
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Interrupt, interrupt
 
-from arbiter._lifecycle import (
-    NO_ANSWER,
-    TAKEN,
-    Access,
-    Answered,
-    Ask,
-    Entry,
-    Put,
-    Question,
-    Saved,
-    Spend,
-    Wait,
-)
+from arbiter._lifecycle.requests import NO_ANSWER, TAKEN, Answered, Ask, Entry, Question, Saved, Spend
+from arbiter._lifecycle.saving import Access, Put, Wait
 from arbiter._weaving.channel import conf_of, runs_in
 from arbiter._weaving.notes import Writes, note, note_first, read, read_again, read_first
 from arbiter.errors import describe

@@ -19,7 +19,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
 from langgraph.pregel import Pregel
 
-from arbiter._lifecycle import NodeRun, Settings, current_run
+from arbiter._lifecycle.runs import NodeRun, Settings, current_run
 from arbiter._weaving.channel import FACTS, FactsChannel, runs_in
 from arbiter.errors import PolicyViolationError
 from arbiter.history._items import HistoryItem

@@ -17,35 +17,19 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langgraph.constants import END
 
-from arbiter._lifecycle import (
-    Access,
-    Answered,
-    Ask,
-    Begin,
-    NodeRun,
-    ReadCheckpoint,
-    Saved,
-    Saving,
-    Schemas,
-    Stopped,
-    current_run,
-)
 from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.drivers import adrive, drive
 from arbiter._lifecycle.registry import Plan
+from arbiter._lifecycle.requests import Answered, Ask, Begin, ReadCheckpoint, Saved, Saving, Stopped
+from arbiter._lifecycle.runs import NodeRun, Schemas, current_run
+from arbiter._lifecycle.saving import Access
 from arbiter._threads.forks import new_lock
 from arbiter._values.states import SeenDict, has_parts_of
-from arbiter._weaving import (
-    HeldTools,
-    ask_human,
-    begin_function,
-    is_resumed,
-    pause_function,
-    saver_of,
-    watched,
-    without_effects,
-)
+from arbiter._weaving.asking import ask_human, begin_function, is_resumed, pause_function, saver_of
 from arbiter._weaving.executions import begin_call, end_call
+from arbiter._weaving.node import without_effects
+from arbiter._weaving.tools import HeldTools
+from arbiter._weaving.watching import watched
 from arbiter.errors import NotAGraphError, SyncDriverError
 from arbiter.history._facts import RunFact, fold
 from arbiter.history._items import ToolsOf

@@ -18,11 +18,11 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticUserError
 
 from arbiter._contracts import Contract, title_of
-from arbiter._lifecycle import Schemas
 from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.evaluations import owner_of
 from arbiter._lifecycle.registry import Registry
-from arbiter._weaving import NodeRule, Rules, facts_channel_of, governed_nodes, subgraph_of, targets_of
+from arbiter._lifecycle.runs import Schemas
+from arbiter._weaving.graph import NodeRule, Rules, facts_channel_of, governed_nodes, subgraph_of, targets_of
 from arbiter.advice import Advisor, CorrectionGate
 from arbiter.errors import (
     ArbiterWarning,

@@ -18,9 +18,9 @@ from langgraph.pregel import Pregel
 from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
 from langgraph.pregel._write import ChannelWrite
 
-from arbiter._lifecycle import Schemas
 from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.registry import Registration
+from arbiter._lifecycle.runs import Schemas
 from arbiter._weaving.channel import FACTS, FactsChannel, Origin
 from arbiter._weaving.lcel import LcelSteps
 from arbiter._weaving.node import GovernedNode, denials_stand

@@ -13,7 +13,7 @@ from langchain_core.callbacks import (
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
-from arbiter._lifecycle import current_run
+from arbiter._lifecycle.runs import current_run
 
 
 class LcelSteps:

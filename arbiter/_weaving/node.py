@@ -38,26 +38,23 @@ from langgraph.pregel._retry import _should_retry_on  # pyright: ignore[reportPr
 from langgraph.pregel.protocol import StreamProtocol
 from langgraph.types import Command, RetryPolicy
 
-from arbiter._lifecycle import (
-    Access,
+from arbiter._lifecycle.core import Core
+from arbiter._lifecycle.drivers import Final, adrive, adrive_stream, drive
+from arbiter._lifecycle.evaluations import Stack, running
+from arbiter._lifecycle.registry import Plan
+from arbiter._lifecycle.requests import (
     Ask,
     Begin,
-    Find,
-    NodeRun,
     OutputOf,
     ReadCheckpoint,
     Saved,
     SaveNote,
     Saving,
-    Schemas,
     Spend,
     Stopped,
-    current_run,
 )
-from arbiter._lifecycle.core import Core
-from arbiter._lifecycle.drivers import Final, adrive, adrive_stream, drive
-from arbiter._lifecycle.evaluations import Stack, running
-from arbiter._lifecycle.registry import Plan
+from arbiter._lifecycle.runs import NodeRun, Schemas, current_run
+from arbiter._lifecycle.saving import Access, Find
 from arbiter._values.states import as_state, joined
 from arbiter._weaving.asking import (
     ask_human,

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from langchain_core.runnables import RunnableConfig
 
-from arbiter._lifecycle import Access, Put, Read
+from arbiter._lifecycle.saving import Access, Put, Read
 from arbiter._threads.forks import new_lock
 from arbiter._weaving.channel import FACTS, facts_in, reads_in
 from arbiter.history._facts import RunFact

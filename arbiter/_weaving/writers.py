@@ -22,8 +22,8 @@ from langgraph.graph.state import _control_branch  # pyright: ignore[reportPriva
 from langgraph.pregel._write import PASSTHROUGH, ChannelWrite, ChannelWriteEntry, ChannelWriteTupleEntry
 from langgraph.types import Command
 
-from arbiter._lifecycle import current_run
 from arbiter._lifecycle.core import Core
+from arbiter._lifecycle.runs import current_run
 from arbiter._weaving.channel import FACTS, conf_of, fact_write, facts_channel_in, writes_in
 from arbiter._weaving.runtimes import copy_once
 from arbiter.errors import describe

@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 from arbiter._constitution.loading import FOLDERS
 from arbiter._objects import load_graph, load_object
-from arbiter._weaving import facts_channel_of
+from arbiter._weaving.graph import facts_channel_of
 from arbiter.cli._evaluating import write_schema
 from arbiter.errors import ConfigurationError
 from arbiter.harness.files import SCHEMA

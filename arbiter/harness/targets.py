@@ -29,8 +29,8 @@ from arbiter._contracts import Contract
 from arbiter._lifecycle.evaluations import EvaluatorQueue
 from arbiter._objects import import_from_here, load_graph, load_object
 from arbiter._values.versions import version_of
-from arbiter._weaving import facts_channel_of
 from arbiter._weaving.govern import has_async_nodes
+from arbiter._weaving.graph import facts_channel_of
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.errors import ArbiterWarning, ConfigurationError, nearest
 from arbiter.evaluation import NodeEvaluator

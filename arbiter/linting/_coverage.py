@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from langgraph.constants import END
 
 from arbiter._contracts import Contract
-from arbiter._weaving import Rules
 from arbiter._weaving.coverage import misspelt, misspelt_tools
 from arbiter._weaving.govern import SAVE_QUESTIONS, Graph, has_saver, levels, unsaved
+from arbiter._weaving.graph import Rules
 from arbiter.checkers import FlowChecker
 from arbiter.checkers._steps import Step
 from arbiter.errors import nearest

@@ -10,8 +10,8 @@ from langgraph.pregel import Pregel
 
 from arbiter._contracts import Contract
 from arbiter._lifecycle.registry import Registry
-from arbiter._weaving import Rules, facts_channel_of
 from arbiter._weaving.govern import Graph, rules_for
+from arbiter._weaving.graph import Rules, facts_channel_of
 from arbiter.errors import NotAGraphError
 from arbiter.linting._contradictions import contradicting_rules, in_contradiction
 from arbiter.linting._coverage import (

@@ -13,7 +13,7 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
 from arbiter._contracts import Contract
-from arbiter._weaving import Rules, governed_nodes, subgraph_of, targets_of
+from arbiter._weaving.graph import Rules, governed_nodes, subgraph_of, targets_of
 from arbiter.checkers._steps import Step
 from arbiter.instructions import Instruction
 from arbiter.linting._code import Look, look_at

@@ -14,7 +14,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 
 from arbiter import ArbiterOS, PolicyViolationError
-from arbiter._weaving import FACTS
+from arbiter._weaving.channel import FACTS
 from arbiter.checkers import ApprovalChecker, BudgetChecker, RequireBefore
 from tests.support import MODES, PATIENCE, Spy, State, chain, run, thread
 

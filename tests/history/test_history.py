@@ -37,7 +37,7 @@ from arbiter import (
     History,
     PolicyViolationError,
 )
-from arbiter._weaving import FACTS
+from arbiter._weaving.channel import FACTS
 from arbiter.checkers import BudgetChecker
 from arbiter.errors import ArbiterWarning, UnknownInstructionError
 from arbiter.history._facts import KEEP

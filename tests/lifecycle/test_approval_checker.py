@@ -559,7 +559,7 @@ NASTY: list[Callable[[], Any]] = [
 @pytest.mark.parametrize("nasty", NASTY)
 def test_hostile_answers_deny(nasty: Callable[[], Any]) -> None:
     """Read as the lifecycle reads them; such objects do not survive a checkpointer."""
-    from arbiter._lifecycle import read_answer
+    from arbiter._lifecycle.asking import read_answer
 
     decision = read_answer(nasty(), "input", frozenset({"alice"}))
     assert decision.kind in ("reject", "edit")

@@ -24,7 +24,7 @@ from arbiter import (
     PolicyViolationError,
     Verdict,
 )
-from arbiter._weaving import NodeAttempt
+from arbiter._weaving.node import NodeAttempt
 from tests.processes import python
 from tests.support import MODES, Check, Hold, Judge, Route, Spy, State, allow, chain, gained, run, until
 

@@ -24,7 +24,7 @@ from arbiter import (
     MetricThresholdPolicyRouter,
     ThresholdEvaluator,
 )
-from arbiter._lifecycle import with_update
+from arbiter._lifecycle.routing import with_update
 from arbiter.errors import ParameterError
 from arbiter.routers import ErrorRouter
 from tests.graphs import of

@@ -23,7 +23,7 @@ from langgraph.types import Send
 from typing_extensions import TypedDict
 
 from arbiter import ArbiterOS, History, PolicyChecker, PolicyRouter, ThresholdEvaluator
-from arbiter._lifecycle import current_run
+from arbiter._lifecycle.runs import current_run
 from tests.support import State, chain
 
 VARIES = {"langgraph_checkpoint_ns", "checkpoint_ns"}

@@ -29,7 +29,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import CachePolicy, Command, RetryPolicy, Send
 from typing_extensions import TypedDict  # pydantic takes no other for a schema
 
-from arbiter._weaving import FACTS
+from arbiter._weaving.channel import FACTS
 from tests.graphs import Governing, bare, create_agent, with_nothing, with_policies
 from tests.scripted import ScriptedTools, tool_call
 from tests.support import thread

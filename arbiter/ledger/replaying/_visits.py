@@ -22,13 +22,13 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.constants import END
 
 from arbiter._constitution.kinds import takes_model
-from arbiter._lifecycle import Call, CallAll, NodeRun, Raised, Resolve, Settings, Spend, Steps
 from arbiter._lifecycle.background import Background
 from arbiter._lifecycle.drivers import acall, call
 from arbiter._lifecycle.evaluations import Evaluations, EvaluatorQueue
 from arbiter._lifecycle.observing import note_spent, observe
 from arbiter._lifecycle.registry import Plan, Registration, Registry
-from arbiter._lifecycle.runs import SHADOW, call_isolated
+from arbiter._lifecycle.requests import Call, CallAll, Raised, Resolve, Spend, Steps
+from arbiter._lifecycle.runs import SHADOW, NodeRun, Settings, call_isolated
 from arbiter._lifecycle.shadow import ShadowDecision
 from arbiter._lifecycle.shadowing import (
     recorded_check,
