@@ -116,6 +116,8 @@ class Plan:
     no_routes: MappingProxyType[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
     kinds: Mapping[str, str] = field(default_factory=dict[str, str])
     """`all_allowed` in the form that a fact stores."""
+    called: tuple[Registration[Any], ...] = ()
+    """All of them that are called by themselves: not the evaluators."""
     only_async: Contract | None = None
     """A contract that only an async run can call, or None."""
     shadow: Plan | None = None
@@ -404,6 +406,7 @@ class Registry:
                 ),
                 keeps_output=bool(compared),
                 escalates=any(s.contract.escalates and s.contract.enforced for s in routers),
+                called=tuple(called),
                 only_async=next(
                     (
                         registration.contract

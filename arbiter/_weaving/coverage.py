@@ -173,9 +173,7 @@ class Coverage:
         with self._lock:
             is_known = origin in self._unsaved
             self._unsaved.add(origin)
-        checkers, routers = plan.checkers, (*plan.routers, *plan.error_routers)
-        own: list[Contract] = [*(each.contract for each in checkers), *(each.contract for each in routers)]
-        if is_known or any(rule.asks and rule.enforced for rule in own):
+        if is_known or any(each.contract.asks and each.contract.enforced for each in plan.called):
             return
         contracts = [rule for rule in self._registry.contracts() if rule.asks]
         found = unsaved(origin.graph, origin.rules, contracts, origin.path) if contracts else ()

@@ -19,7 +19,6 @@ from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
 from langgraph.pregel._write import ChannelWrite
 
 from arbiter._lifecycle.core import Core
-from arbiter._lifecycle.registry import Registration
 from arbiter._lifecycle.runs import Schemas
 from arbiter._weaving.channel import FACTS, FactsChannel, Origin
 from arbiter._weaving.lcel import LcelSteps
@@ -221,19 +220,7 @@ def _own_cache(policy: Any, core: Core, name: str, rule: NodeRule, targets: froz
     def key(*args: Any, **kwargs: Any) -> str | bytes:
         found = key_of(*args, **kwargs)
         plan = core.registry.plan(name, rule.instruction, targets)
-        gate = () if plan.gate is None else (plan.gate,)
-        registrations: list[Registration[Any]] = [
-            *plan.checkers,
-            *plan.output_checkers,
-            *plan.advisors,
-            *gate,
-            *plan.routers,
-        ]
-        tokens = {
-            registration.token
-            for registration in (*registrations, *plan.error_routers)
-            if registration.contract.enforced
-        }
+        tokens = {each.token for each in plan.called if each.contract.enforced}
         tokens.update(queue.token for queue in plan.queues if queue.evaluator.enforced)
         # A cached output counts towards tallies as they counted it, or not at all.
         tokens.update(
