@@ -754,9 +754,10 @@ class ArbiterOS:
         if callable(target) and not isinstance(target, Runnable | type):
             label = label_of(target)
             # As for a node of a graph, config, runtime, store and writer are injected by name.
-            target = _labelled(
-                langgraph_runnables.coerce_to_runnable(target, name=_name_of(target), trace=False), label
-            )
+            runnables: Any = langgraph_runnables
+            target = runnables.coerce_to_runnable(target, name=_name_of(target), trace=False)
+            if label is not None:
+                attach(target, label)
             runtime = Runtime(context=context)
             config = {**(config or {})}
             config["configurable"] = {
@@ -824,12 +825,6 @@ def _unchecked(plan: Plan, config: RunnableConfig | None) -> None:
 
 def _context(runnable: Any, context: Any) -> dict[str, Any]:
     return {"context": context} if context is not None and isinstance(runnable, Pregel) else {}
-
-
-def _labelled(runnable: Any, label: Label | None) -> Any:
-    if label is not None:
-        attach(runnable, label)
-    return runnable
 
 
 def _fingerprint(graph: Any) -> Any:

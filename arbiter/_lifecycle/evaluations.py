@@ -728,11 +728,6 @@ class ReadEvaluations(Lazy):
         self.read: dict[str, EvaluationResult] = {}
         self._audited = audited
 
-    @classmethod
-    def of_none(cls, known: Sequence[str]) -> ReadEvaluations:
-        """Those of a node that no evaluator judges."""
-        return cls(Evaluations((), None), known=known)
-
     def __getitem__(self, name: str) -> EvaluationResult:
         if (found := self.get(name)) is None:
             raise KeyError(name) if self._hides(name) else self.evaluations.missing(name)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from arbiter._contracts import Contract
-from arbiter._lifecycle.evaluations import EvaluatorQueue, ReadEvaluations, owner_of
+from arbiter._lifecycle.evaluations import Evaluations, EvaluatorQueue, ReadEvaluations, owner_of
 from arbiter._threads.deadlines import EventLoop, InlineTiming
 from arbiter._threads.forks import new_lock
 from arbiter.advice import Advisor, CorrectionGate
@@ -381,7 +381,7 @@ class Registry:
                 group=group,
                 members=members,
                 known=known,
-                unjudged=None if queues else ReadEvaluations.of_none(known),
+                unjudged=None if queues else ReadEvaluations(Evaluations((), None), known=known),
                 audited=frozenset(queue.name for queue in queues if not queue.evaluator.enforced),
                 routers=plain,
                 error_routers=tuple(
