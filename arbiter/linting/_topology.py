@@ -42,7 +42,7 @@ class Node:
 
     def does(self, step: Step) -> bool:
         """True if a run of this node is the step that a rule names."""
-        return step.matches(self.name, self.instruction) or step.node == self.full
+        return step.matches(self.name, self.instruction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -246,6 +246,19 @@ def test_the_path_goes_through_subgraphs() -> None:
     assert finding.path == (START, "draft", "outer", "outer:load", "outer:inner", "outer:inner:pay")
 
 
+def test_a_step_of_a_subgraph_is_named_without_its_parents() -> None:
+    """As `govern` takes it: a rule that waits for "parent:child" waits for a node that no graph has."""
+    app = graph("START outer pay END", bodies={"outer": sub("START check")})
+    waits = {
+        name: RequireBefore("v", f"node:{name}", target_nodes=["pay"]) for name in ("check", "outer:check")
+    }
+    reports = {name: governing(rule).lint(app()) for name, rule in waits.items()}
+    assert {name: [each.code for each in report] for name, report in reports.items()} == {
+        "check": [],
+        "outer:check": ["unverified-path"],
+    }
+
+
 def test_a_question_without_a_checkpointer_is_information() -> None:
     """LangGraph's server and `arbiter run` bring one, so it is no warning. A rule that only records does not ask."""
     rules = [kinds.ApprovalChecker("boss"), kinds.ApprovalChecker("quiet", on_deny="audit")]
