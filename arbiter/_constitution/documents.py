@@ -31,13 +31,7 @@ from pydantic_core import ErrorDetails
 from yaml.parser import ParserError
 from yaml.scanner import ScannerError
 
-from arbiter.errors import (
-    ConfigurationError,
-    PackError,
-    PackMistake,
-    UnknownInstructionError,
-    nearest,
-)
+from arbiter.errors import ConfigurationError, PackError, PackMistake, UnknownInstructionError, nearest
 from arbiter.instructions import Instruction, find_instruction
 
 Kind = Literal["instructions", "policies", "evaluators"]

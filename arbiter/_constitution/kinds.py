@@ -18,14 +18,7 @@ from importlib import import_module
 from typing import Annotated, Any, Literal, Optional, TypeVar, Union, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    WithJsonSchema,
-    create_model,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, WithJsonSchema, create_model
 
 from arbiter._constitution.documents import INSTRUCTION, InstructionText, PackModel, Text
 from arbiter._constitution.functions import rule_class

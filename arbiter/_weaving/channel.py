@@ -8,10 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from langgraph._internal._constants import (
-    CONF,
-    CONFIG_KEY_READ,
-)
+from langgraph._internal._constants import CONF, CONFIG_KEY_READ
 from langgraph._internal._typing import MISSING
 from langgraph.channels.base import BaseChannel
 from langgraph.errors import EmptyChannelError

@@ -10,12 +10,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 from langchain_core.runnables import Runnable, RunnableConfig
-from langgraph._internal._constants import (
-    CONF,
-    CONFIG_KEY_SEND,
-    CONFIG_KEY_TASK_ID,
-    TASKS,
-)
+from langgraph._internal._constants import CONF, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID, TASKS
 from langgraph.constants import END
 from langgraph.errors import GraphBubbleUp
 from langgraph.graph.state import _control_branch  # pyright: ignore[reportPrivateUsage]
