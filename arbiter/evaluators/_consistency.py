@@ -11,9 +11,8 @@ from typing import Annotated, Unpack
 from arbiter._values.normal import normalized
 from arbiter._values.parameters import Param, check_parameters
 from arbiter._values.words import VOWEL_SIGNS, with_pairs
-from arbiter.errors import EvaluationError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
-from arbiter.evaluators._outputs import text_at, text_in
+from arbiter.evaluators._outputs import failure, text_at, text_in
 from arbiter.history._items import History
 from arbiter.verdicts import EvaluationResult
 
@@ -74,12 +73,10 @@ class TextSimilarityEvaluator(NodeEvaluator):
         if not earlier:
             own = history.item
             of = f"of {own.instruction}" if own.instruction else f"of node {own.node!r}"
-            raise EvaluationError(
-                f"nothing to compare with: no earlier output {of} with a text at {self.key!r} is available",
-                evaluator=self.name,
-                node=own.node,
-                outcome="not_applicable",
+            problem = (
+                f"nothing to compare with: no earlier output {of} with a text at {self.key!r} is available"
             )
+            raise failure(self.name, own, problem, "not_applicable")
         alike = [similarity(text, other, self.ngram) for other in earlier]
         score = math.fsum(alike) / len(alike)
         passed = score >= self.at_least

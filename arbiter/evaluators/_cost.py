@@ -9,9 +9,9 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.ai import UsageMetadata
 
 from arbiter._values.parameters import Param, check_parameters
-from arbiter.errors import EvaluationError, ParameterError
+from arbiter.errors import ParameterError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
-from arbiter.evaluators._outputs import messages_in
+from arbiter.evaluators._outputs import failure, messages_in
 from arbiter.history._items import History, HistoryItem
 from arbiter.models import Prices, dollars, need_price_list, prices_of
 from arbiter.verdicts import EvaluationResult
@@ -54,7 +54,9 @@ class CostEvaluator(NodeEvaluator):
         answers = _new_answers(item)
         usages = [self._usage(answer, item) for answer in answers]
         if not usages:
-            raise self._error(item, f"the output of node {item.node!r} has no message with token usage")
+            raise failure(
+                self.name, item, f"the output of node {item.node!r} has no message with token usage"
+            )
         if self.unit == "tokens":
             cost: float = sum(usage["total_tokens"] for usage in usages)
             said, limit = f"{cost} tokens", f"{self.at_most:g} tokens"
@@ -73,24 +75,23 @@ class CostEvaluator(NodeEvaluator):
 
     def _usage(self, answer: AIMessage, item: HistoryItem) -> UsageMetadata:
         if answer.usage_metadata is None:
-            raise self._error(
-                item, f"an answer of {_model(answer) or 'a model'} does not report how many tokens it used"
+            raise failure(
+                self.name,
+                item,
+                f"an answer of {_model(answer) or 'a model'} does not report how many tokens it used",
             )
         return answer.usage_metadata
 
     def _dollars(self, answer: AIMessage, usage: UsageMetadata, item: HistoryItem) -> float:
         model = _model(answer)
         if model is None:
-            raise self._error(item, "an answer does not name its model, so it has no price")
+            raise failure(self.name, item, "an answer does not name its model, so it has no price")
         cost = dollars(model, usage, self.prices, answer.response_metadata.get("model_provider"))
         if cost is None:
-            raise self._error(
-                item, f"the model {model!r} has no price, neither in prices nor in genai-prices"
+            raise failure(
+                self.name, item, f"the model {model!r} has no price, neither in prices nor in genai-prices"
             )
         return cost
-
-    def _error(self, item: HistoryItem, problem: str) -> EvaluationError:
-        return EvaluationError(problem, evaluator=self.name, node=item.node)
 
 
 def _new_answers(item: HistoryItem) -> list[AIMessage]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Unpack
 
 from arbiter._values.parameters import Param, check_parameters
-from arbiter.errors import EvaluationError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
+from arbiter.evaluators._outputs import failure
 from arbiter.history._items import History
 from arbiter.verdicts import EvaluationResult
 
@@ -34,11 +34,7 @@ class LatencyEvaluator(NodeEvaluator):
     def evaluate(self, history: History) -> EvaluationResult:
         item = history.item
         if item.status == "running":
-            raise EvaluationError(
-                f"node {item.node!r} is not done yet, so it has no duration",
-                evaluator=self.name,
-                node=item.node,
-            )
+            raise failure(self.name, item, f"node {item.node!r} is not done yet, so it has no duration")
         took = item.duration
         passed = took <= self.at_most
         return EvaluationResult(

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Annotated, Literal, Unpack
 
 from arbiter._values.parameters import Param, check_parameters
-from arbiter.errors import EvaluationError, ParameterError
+from arbiter.errors import ParameterError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
-from arbiter.evaluators._outputs import output_at, text_at
+from arbiter.evaluators._outputs import failure, output_at, text_at
 from arbiter.history._items import History
 from arbiter.verdicts import EvaluationResult
 
@@ -76,10 +76,7 @@ class LengthEvaluator(NodeEvaluator):
         value = parts = output_at(history, self.key, self.name)
         if isinstance(value, str | bytes) or not isinstance(value, Sequence | Set | Mapping):
             item = history.item
-            raise EvaluationError(
-                f"{self.key!r} in the output of node {item.node!r} is of type {type(value).__name__}; "
-                "expected a list, set or mapping",
-                evaluator=self.name,
-                node=item.node,
-            )
+            where = f"{self.key!r} in the output of node {item.node!r}"
+            problem = f"{where} is of type {type(value).__name__}; expected a list, set or mapping"
+            raise failure(self.name, item, problem)
         return len(parts)

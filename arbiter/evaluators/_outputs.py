@@ -8,8 +8,13 @@ from typing import Any, TypeVar
 from langchain_core.messages import BaseMessage
 
 from arbiter._values.states import is_number, thaw
-from arbiter.errors import EvaluationError, ParameterError
-from arbiter.history._items import History
+from arbiter.errors import EvaluationError, ParameterError, Unscored
+from arbiter.history._items import History, HistoryItem
+
+
+def failure(evaluator: str, item: HistoryItem, problem: str, outcome: Unscored = "error") -> EvaluationError:
+    """The error of an evaluator that has no result for that node run."""
+    return EvaluationError(problem, evaluator=evaluator, node=item.node, outcome=outcome)
 
 
 def output_at(history: History, key: str, evaluator: str) -> Any:
@@ -18,12 +23,9 @@ def output_at(history: History, key: str, evaluator: str) -> Any:
     output = item.output_state
     if key not in output or output[key] is None:
         found = "is None" if key in output else "is missing"
-        raise EvaluationError(
-            f"{key!r} {found} in the output of node {item.node!r}, which has "
-            f"{', '.join(map(repr, output)) or 'nothing'}",
-            evaluator=evaluator,
-            node=item.node,
-        )
+        there = ", ".join(map(repr, output)) or "nothing"
+        problem = f"{key!r} {found} in the output of node {item.node!r}, which has {there}"
+        raise failure(evaluator, item, problem)
     return output[key]
 
 
@@ -33,12 +35,9 @@ def text_at(history: History, key: str, evaluator: str) -> str:
     text = text_in(value)
     if text is None:
         item = history.item
-        raise EvaluationError(
-            f"{key!r} in the output of node {item.node!r} is of type {type(thaw(value)).__name__}; "
-            "expected a text or messages",
-            evaluator=evaluator,
-            node=item.node,
-        )
+        where = f"{key!r} in the output of node {item.node!r}"
+        problem = f"{where} is of type {type(thaw(value)).__name__}; expected a text or messages"
+        raise failure(evaluator, item, problem)
     return text
 
 

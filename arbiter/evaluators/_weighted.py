@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, Unpack
 
 from arbiter._values.parameters import Param, check_parameters
-from arbiter.errors import EvaluationError, ParameterError
+from arbiter.errors import ParameterError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
-from arbiter.evaluators._outputs import checked_number
+from arbiter.evaluators._outputs import checked_number, failure
 from arbiter.history._items import History
 from arbiter.verdicts import EvaluationResult
 
@@ -80,17 +80,14 @@ class WeightedEvaluator(NodeEvaluator):
             result = item.evaluation_results.get(part)
             if result is None:
                 if self.missing == "error":
-                    raise self._error(item.node, f"{part!r} gave no result, or does not judge this node")
+                    raise failure(self.name, item, f"{part!r} gave no result, or does not judge this node")
                 continue
             score = float(result.score)
             if not 0.0 <= score <= 1.0:
-                raise self._error(
-                    item.node, f"{part!r} scored {score:g}; the score of a part must be from 0.0 to 1.0"
+                raise failure(
+                    self.name, item, f"{part!r} scored {score:g}; the score of a part must be from 0.0 to 1.0"
                 )
             scores[part] = score
         if not scores:
-            raise self._error(item.node, f"none of {', '.join(map(repr, self.weights))} gave a result")
+            raise failure(self.name, item, f"none of {', '.join(map(repr, self.weights))} gave a result")
         return scores
-
-    def _error(self, node: str, problem: str) -> EvaluationError:
-        return EvaluationError(problem, evaluator=self.name, node=node)
