@@ -147,10 +147,7 @@ def _methods(contract: type[Contract], call: _Call, *, looks_at_output: bool) ->
     def check_before(self: Contract, history: History) -> bool:
         return True
 
-    return {
-        "check_before": check_before,
-        "check_after": _method(call, is_async, swapped=True),
-    }
+    return {"check_before": check_before, "check_after": _method(call, is_async, swapped=True)}
 
 
 def _method(call: _Call, is_async: bool, *, swapped: bool = False) -> Any:

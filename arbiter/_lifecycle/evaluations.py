@@ -335,10 +335,7 @@ async def _in(stack: Stack, thread_id: str | None, coroutine: Any) -> Any:
     judged_thread.set(thread_id)
     try:
         return await coroutine
-    except (
-        SystemExit,
-        KeyboardInterrupt,
-    ) as exc:  # would end the event loop with all its coroutines
+    except (SystemExit, KeyboardInterrupt) as exc:  # would end the event loop with all its coroutines
         return _Failure(describe(exc))
 
 

@@ -56,12 +56,7 @@ class TemporalRule(PolicyChecker):
 
     blocking = False
 
-    def __init__(
-        self,
-        name: str,
-        per: Per,
-        **options: Unpack[CheckerOptions],
-    ) -> None:
+    def __init__(self, name: str, per: Per, **options: Unpack[CheckerOptions]) -> None:
         super().__init__(name, **options)
         self.owner = f"checker {name!r}"
         self.per = per

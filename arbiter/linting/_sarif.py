@@ -26,10 +26,7 @@ def to_sarif(report: LintReport) -> str:
         "name": "arbiter",
         "rules": [{"id": code, "shortDescription": {"text": CODES[code]}} for code in codes],
     }
-    run = {
-        "tool": {"driver": driver},
-        "results": [_result(finding, codes) for finding in report],
-    }
+    run = {"tool": {"driver": driver}, "results": [_result(finding, codes) for finding in report]}
     log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(log, indent=2, ensure_ascii=False)
 
