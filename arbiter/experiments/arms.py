@@ -32,8 +32,6 @@ from arbiter.personas import (
 )
 from arbiter.personas._config import DIMENSIONS
 
-__all__ = ["ACT", "HEAD", "Corrections", "Exposure", "Maker", "NoJudge", "Repository", "Treatment"]
-
 HEAD, ACT = "interventions", "act"
 """The nodes of a world at the head of a step, and in which an agent acts."""
 Maker = Callable[[Sequence[Persona], Judge | ChatModel | str], InterventionBatch]

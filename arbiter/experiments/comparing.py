@@ -27,8 +27,6 @@ from arbiter.statistics import (
     welch,
 )
 
-__all__ = ["Environments", "MetricComparison", "compared"]
-
 Environments = Sequence[Sequence[float]]
 """The scores of an arm by environment: those of its agents, or one of the environment itself; empty without any."""
 

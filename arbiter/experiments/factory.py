@@ -47,8 +47,6 @@ from arbiter.harness.judging import judge_settings
 from arbiter.models import ChatJudge, ChatModel, ask, model_of, total_usage
 from arbiter.personas import Persona
 
-__all__ = ["AgentFactory", "FactoryError"]
-
 T = TypeVar("T", bound=BaseModel)
 _TRIES = 2
 """How often a person is asked for."""

@@ -26,8 +26,6 @@ from arbiter.harness.scores import Scale, Score
 from arbiter.models import ChatModel, Judge
 from arbiter.personas import Persona
 
-__all__ = ["calibrate_metric", "write_sessions"]
-
 Said = Sequence[Sequence[str]]
 """A conversation as pairs of speaker and text."""
 

@@ -34,8 +34,6 @@ from arbiter.personas import (
     load_propositions,
 )
 
-__all__ = ["MetricScorer", "messages_of", "plain_messages"]
-
 _Scorer = AdherenceScorer | ConsistencyScorer | FluencyScorer | ConvergenceScorer | IdeasScorer
 JUDGED: Scale = (0.0, 9.0)
 """The scale of all metrics but the quantity of ideas."""

@@ -21,17 +21,6 @@ from arbiter.experiments.sampling import Sample
 from arbiter.harness.canonical import is_mapping
 from arbiter.personas import Persona
 
-__all__ = [
-    "NameList",
-    "Occupation",
-    "Person",
-    "default_dimensions",
-    "person_prompt",
-    "persona_of",
-    "slug",
-    "template",
-]
-
 _Text = Annotated[str, Field(min_length=1, max_length=2_000)]
 _Texts = Annotated[list[_Text], Field(min_length=1, max_length=20)]
 

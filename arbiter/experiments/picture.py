@@ -10,8 +10,6 @@ from arbiter.experiments.comparing import MetricComparison
 from arbiter.experiments.table import signed
 from arbiter.statistics import p_text
 
-__all__ = ["forest"]
-
 _WIDTH, _ROW, _TOP, _LEFT, _RIGHT = 760, 34, 56, 190, 190
 _INK, _PALE, _MARK = "#222222", "#b8b8b8", "#1f5fa8"
 

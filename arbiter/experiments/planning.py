@@ -13,8 +13,6 @@ from arbiter.errors import ConfigurationError
 from arbiter.experiments.profiles import Dimension, Profile, Scalar
 from arbiter.experiments.sampling import Directive
 
-__all__ = ["Described", "Planned", "dimensions_prompt", "dimensions_schema", "plan_prompt", "plan_schema"]
-
 Area = Literal["personality", "politics", "economics", "finances", "tastes", "culture", "other"]
 AREAS: tuple[Area, ...] = get_args(Area)[:-1]
 _Name = Annotated[str, Field(min_length=1, max_length=80)]

@@ -18,8 +18,6 @@ from arbiter.experiments.scenarios import Scenario, is_of_agents
 from arbiter.harness.canonical import digest, is_mapping
 from arbiter.harness.writing import write_whole
 
-__all__ = ["ALPHA", "PRIMARY", "ExperimentPlan"]
-
 PRIMARY = "sign_flip"
 """The test that decides: the exact two-sided sign-flip test over pairs of environments."""
 ALPHA = 0.05

@@ -10,8 +10,6 @@ from typing import Literal, TypeAlias
 
 from arbiter.errors import ConfigurationError, nearest
 
-__all__ = ["AXES", "BIG_FIVE", "PROFILES", "Axis", "Dimension", "Level", "Profile", "apportion", "profile_of"]
-
 Scalar: TypeAlias = str | int | float
 Level = Literal["low", "average", "high"]
 BIG_FIVE = ("openness", "conscientiousness", "extraversion", "agreeableness", "neuroticism")

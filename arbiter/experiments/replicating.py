@@ -20,8 +20,6 @@ from arbiter.experiments.table1 import COLUMNS, Table1Row, verify_table1
 from arbiter.models import visible
 from arbiter.statistics import p_text
 
-__all__ = ["ReplicatedRow", "Replication", "replicated", "scenarios_named"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedRow:

@@ -22,8 +22,6 @@ from arbiter.harness.results import CaseResult
 from arbiter.harness.usage import Spent
 from arbiter.harness.writing import write_whole
 
-__all__ = ["CONVERSATION", "ENDINGS", "METADATA", "ExperimentResult", "load_result"]
-
 ENDINGS = (".json", ".md", ".txt", ".svg")
 """Those of the files that `ExperimentResult.write` writes."""
 CONVERSATION = "conversation"

@@ -40,8 +40,6 @@ from arbiter.personas import Persona
 from arbiter.personas._repositories import checked_repository
 from arbiter.personas._scorers import REPORT_QUESTION
 
-__all__ = ["FOLDER", "Experiment", "ExperimentMode"]
-
 T = TypeVar("T")
 FOLDER = Path(".arbiter/experiments")
 ExperimentMode = Literal["llm", "template"]

@@ -17,8 +17,6 @@ from typing import Any
 from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.experiments.profiles import Dimension, Scalar
 
-__all__ = ["Directive", "Sample", "flatten"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directive:

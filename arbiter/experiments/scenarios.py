@@ -24,8 +24,6 @@ from arbiter.experiments.arms import Corrections
 from arbiter.experiments.table1 import LABELS
 from arbiter.personas import GateConfig, variety
 
-__all__ = ["SCENARIOS", "Environment", "Scenario", "scenario_of"]
-
 ProfileName = Literal["paper", "seed"]
 THEME = "{theme}"
 _AGENT_LEVEL = frozenset({"adherence", "consistency", "fluency"})

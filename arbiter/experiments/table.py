@@ -14,8 +14,6 @@ from arbiter.harness.calibration import UNLABELLED
 from arbiter.models import visible
 from arbiter.statistics import half_up, p_text, paired
 
-__all__ = ["about", "group_text", "signed", "text_of", "widths_of"]
-
 _NONE = "–"
 _LONG = 200
 """Characters of a reason that are shown."""

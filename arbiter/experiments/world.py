@@ -29,8 +29,6 @@ from arbiter.models import ChatModel
 from arbiter.models._json import whole
 from arbiter.personas import Persona
 
-__all__ = ["Order", "Setting", "World", "seed_of"]
-
 Order = Literal["parallel", "sequential_random"]
 FACILITATOR, DELIVER = "facilitator", "deliver"
 

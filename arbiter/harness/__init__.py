@@ -35,8 +35,9 @@ from arbiter.harness.recordings import Recording
 from arbiter.harness.reports.report import Report
 from arbiter.harness.results import CaseResult, CaseRun
 from arbiter.harness.rows import Row
-from arbiter.harness.scores import Outcome, Score
+from arbiter.harness.scores import Score
 from arbiter.harness.suites import Suite
+from arbiter.verdicts import Outcome
 
 __all__ = [
     "Agent",

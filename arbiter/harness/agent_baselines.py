@@ -19,8 +19,6 @@ from arbiter.harness.cases import Case
 from arbiter.harness.results import CaseResult
 from arbiter.harness.rows import Row
 
-__all__ = ["agents_in", "baseline_files", "baseline_if_measured", "read_baseline", "write_baseline"]
-
 
 def baseline_files(path: str | Path, cases: Iterable[Case]) -> dict[str, Path]:
     """The files of a baseline that may be there: `path`, or for agents with a folder as `path` one for each of them, by

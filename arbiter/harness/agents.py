@@ -24,8 +24,6 @@ from arbiter.harness.messages import Message, Messages, duration, moment, span
 from arbiter.harness.targets import Answered, NotEvaluableError, Target, WithoutNodes
 from arbiter.personas import Persona
 
-__all__ = ["ENOUGH", "Agent", "Agents", "AgentsTarget", "is_agent", "mistakes_in_times", "prompts"]
-
 ENOUGH = 10
 """The messages that an agent needs in the window to be judged by them in the mode "synthetic"."""
 _MONTH = timedelta(days=30)

@@ -26,8 +26,8 @@ from arbiter.errors import ConfigurationError
 from arbiter.harness.comparisons import two
 from arbiter.harness.identity import Identity, JudgeIdentity, Measurement
 from arbiter.harness.rows import Row
-from arbiter.harness.scores import Outcome
 from arbiter.harness.writing import write_whole
+from arbiter.verdicts import Outcome
 
 FORMAT = 1
 MAX_LOST = 0.1

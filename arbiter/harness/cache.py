@@ -17,8 +17,6 @@ from typing import Any, Literal, Protocol
 
 from arbiter.errors import ConfigurationError
 
-__all__ = ["Answers", "Cache", "CacheMode"]
-
 CacheMode = Literal["off", "judge", "all"]
 FILE = ".arbiter/cache.sqlite"
 _WAIT = 30.0

@@ -17,8 +17,6 @@ from arbiter.harness.labels import Labels, read_labels
 from arbiter.harness.scores import Scale
 from arbiter.harness.suites import Suite
 
-__all__ = ["calibrate", "check_pass_at"]
-
 _log = logging.getLogger("arbiter.harness")
 
 

@@ -9,8 +9,6 @@ from typing import Any, TypeGuard, TypeVar
 
 from pydantic_core import to_json
 
-__all__ = ["canonical", "compact", "digest", "is_list", "is_mapping", "listed", "plain_copy"]
-
 T = TypeVar("T")
 _AT_ONCE = 100
 

@@ -26,8 +26,6 @@ from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.cases import MAX_DEPTH, Case, Expect, same_cases
 from arbiter.harness.expectations import Expectations
 
-__all__ = ["BOUNDS", "CaseEntry", "case_of", "load_cases", "load_outputs", "mistakes_in"]
-
 BOUNDS = Bounds(bytes=64 * 2**20, depth=MAX_DEPTH + 5, values=20_000_000)
 """The size of a file with cases: an input may be `MAX_DEPTH` deep."""
 

@@ -15,8 +15,6 @@ from arbiter._values.copies import jsonable
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.canonical import canonical, digest
 
-__all__ = ["Case", "Expect", "Selection", "checked_cases", "same_cases"]
-
 _ID = re.compile(r"[\w.:-]{1,200}")
 MAX_INPUT = 1_000_000
 MAX_DEPTH = 40

@@ -38,8 +38,6 @@ from arbiter.personas import (
 )
 from arbiter.personas._scorers import element_id
 
-__all__ = ["DIMENSIONS", "DimensionScorer", "Spoken", "conversation_of"]
-
 NINE: Scale = (0.0, 9.0)
 COUNT: Scale = (0.0, inf)
 IDEAS = "ideas_quantity"

@@ -17,8 +17,6 @@ from arbiter.harness.results import CaseRun
 from arbiter.harness.scores import Score
 from arbiter.harness.trajectories import chosen, mismatch, node_steps, problem_in, tool_steps
 
-__all__ = ["ABOUT_OUTPUT", "Check", "Expectations", "check_for", "ended_as_expected"]
-
 Check: TypeAlias = Callable[[CaseRun], str | None]
 VARIABLES = ("input", "output", "expected", "duration", "tokens")
 """The variables of a condition about a run."""

@@ -57,8 +57,6 @@ from arbiter.harness.targets import TargetFile
 from arbiter.models._asking import models_unasked
 from arbiter.personas import Persona
 
-__all__ = ["SCHEMA", "load_suite", "suite_schema"]
-
 SCHEMA = "suite.schema.json"
 _log = logging.getLogger("arbiter.harness")
 

@@ -29,8 +29,6 @@ from arbiter._values.versions import NO_DATA, as_data, body_code, hash_of, is_co
 from arbiter._weaving.tools import codes, is_framework, package
 from arbiter.linting._code import called, named_in
 
-__all__ = ["code_behind", "named_parts"]
-
 _COUNTED = 100_000
 """Values of a constant that count."""
 _INSTALLED = {"site-packages", "dist-packages"}

@@ -38,22 +38,6 @@ from arbiter.harness.usage import NOTHING, Spent
 from arbiter.harness.writing import why_unwritable, write_whole
 from arbiter.models import JudgeReply, judgement_of
 
-__all__ = [
-    "EVALUATIONS",
-    "EXPECTATIONS",
-    "FOLDER",
-    "Journal",
-    "Kept",
-    "Summary",
-    "Written",
-    "node_runs_in",
-    "run_folder",
-    "runs_in",
-    "runs_of",
-    "state_without_end",
-    "summary_of",
-]
-
 VERSION = 1
 FOLDER = Path(".arbiter/evals")
 EVALUATIONS, EXPECTATIONS = "", "expect."

@@ -31,8 +31,6 @@ from arbiter.models import (
     reply_of,
 )
 
-__all__ = ["Judging", "family_of", "judge_settings"]
-
 S = TypeVar("S")
 NOWHERE = Place()
 

@@ -23,8 +23,6 @@ from arbiter.harness.scores import SHARE, Scale, Score, of_judge
 from arbiter.models import Judge, judge_of
 from arbiter.testing import history_of
 
-__all__ = ["SCORERS", "BuiltIn", "ScorerEntry", "made_of_entries"]
-
 _COUNT: Scale = (0.0, inf)
 NOTHING_EXPECTED = Score("", outcome="not_applicable", reason="the case has no `expected`")
 

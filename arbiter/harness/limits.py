@@ -41,8 +41,6 @@ from arbiter.models import ChatModel
 if TYPE_CHECKING:
     from arbiter.harness.usage import Usage
 
-__all__ = ["Budget", "Limiter", "Limiters", "Limits", "is_transport", "limited"]
-
 T = TypeVar("T")
 _COUNTS = ("concurrency", "judge_concurrency")
 _BUDGETS = ("tokens", "calls")

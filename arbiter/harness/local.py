@@ -17,8 +17,6 @@ from arbiter.harness.running import GRACE, Call, LateError, Run, Session, Steps
 from arbiter.harness.scores import Score
 from arbiter.harness.targets import Answered
 
-__all__ = ["drive", "drive_on_threads", "drive_to_the_end"]
-
 _QUICK = 0.0002
 """Seconds. Cases whose calls take less run on one thread: switching between threads would cost more than it
 saves."""

@@ -11,9 +11,8 @@ from arbiter.harness.agents import is_agent
 from arbiter.harness.cases import Case
 from arbiter.harness.results import COMPLETED, EXPECT, CaseResult
 from arbiter.harness.rows import Row
-from arbiter.harness.scores import SHARE, Outcome, Scale, Score, plain_scale, scale_from
-
-__all__ = ["Measure", "labels_of", "rows_of"]
+from arbiter.harness.scores import SHARE, Scale, Score, plain_scale, scale_from
+from arbiter.verdicts import Outcome
 
 
 @dataclass(frozen=True, slots=True)

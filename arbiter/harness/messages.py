@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from arbiter.ledger import Ledger
     from arbiter.store import SqlRepository
 
-__all__ = [
-    "CheckpointMessages",
-    "JsonlMessages",
-    "LedgerMessages",
-    "Message",
-    "Messages",
-    "StoreMessages",
-    "duration",
-    "span",
-]
-
 AgentOf = Callable[[AIMessage, str], str]
 """Gives the agent of a message and its thread."""
 

@@ -17,8 +17,6 @@ from arbiter.harness.trajectories import Visits
 from arbiter.history._items import History
 from arbiter.history._record import Record
 
-__all__ = ["node_runs_of", "steering"]
-
 
 def node_runs_of(history: History, visits: Visits) -> list[list[dict[str, Any]]]:
     """The node runs of each superstep, of a history with these visits. Waits for no evaluation."""

@@ -33,8 +33,6 @@ from arbiter.harness.writing import locked, why_unwritable, write_whole
 from arbiter.models import JudgeReply, JudgeRequest, RecordingError, is_judgement, judgement_of, reply_of
 from arbiter.redaction import found_in
 
-__all__ = ["Asked", "Place", "Recording", "RecordingError"]
-
 _log = logging.getLogger("arbiter.harness")
 
 VERSION = 1

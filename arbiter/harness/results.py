@@ -17,8 +17,6 @@ from arbiter.harness.trajectories import Trajectory, Visits, trajectory_of
 from arbiter.history._items import RunHistory
 from arbiter.verdicts import Outcome
 
-__all__ = ["CaseResult", "CaseRun", "Status"]
-
 Status = Literal[
     "completed", "failed", "timeout", "denied", "waits", "skipped_budget", "lost", "not_evaluable"
 ]

@@ -15,8 +15,9 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from statistics import fmean
 
-from arbiter.harness.scores import SHARE, Outcome, Scale
+from arbiter.harness.scores import SHARE, Scale
 from arbiter.statistics import Interval, PairedTest, paired, wilson
+from arbiter.verdicts import Outcome
 
 _DECIMALS = 4
 _WHOLE = 2.0**40

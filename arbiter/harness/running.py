@@ -35,8 +35,6 @@ from arbiter.harness.usage import Spent, UsageCallback, count_here, count_no_mor
 from arbiter.history._items import HistoryItem, RunHistory
 from arbiter.models import judged_thread
 
-__all__ = ["Call", "LateError", "Session", "Steps", "Stop"]
-
 Stop = Literal["interrupted", "stuck", "budget", "run_timeout"]
 """Why no further case starts."""
 

@@ -29,8 +29,6 @@ from arbiter.harness.reports.report import Report, report_of
 from arbiter.harness.running import Session
 from arbiter.harness.targets import GraphTarget
 
-__all__ = ["Run"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Run:

@@ -15,8 +15,6 @@ from arbiter.harness.judging import Judging
 from arbiter.harness.results import CaseRun
 from arbiter.harness.scores import SHARE, Scale
 
-__all__ = ["NamedScorer", "Scorer", "ScorerFunction", "Scorers", "scorers_of"]
-
 ScorerFunction: TypeAlias = Callable[[CaseRun], Any]
 
 

@@ -23,18 +23,6 @@ from arbiter.errors import EvaluationError, describe
 from arbiter.harness.canonical import canonical, is_list
 from arbiter.verdicts import Outcome, is_numeric
 
-__all__ = [
-    "SHARE",
-    "Outcome",
-    "Scale",
-    "Score",
-    "failed",
-    "of_judge",
-    "plain_scale",
-    "scale_from",
-    "scores_of",
-]
-
 Scale = tuple[float, float]
 SHARE: Scale = (0.0, 1.0)
 """The scale of assertions, and of scores that name no other."""

@@ -42,8 +42,6 @@ from arbiter.harness.targets import GraphTarget, OutputsTarget, Target, target_o
 from arbiter.harness.trajectories import chosen, names_in
 from arbiter.models._asking import models_unasked
 
-__all__ = ["Mode", "Progress", "Suite"]
-
 Mode: TypeAlias = Literal["live", "mock", "record", "synthetic"]
 Progress: TypeAlias = Callable[[Session], None]
 """Called after each case × repeat, on the thread that ran it."""

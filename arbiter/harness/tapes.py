@@ -14,8 +14,6 @@ from arbiter.harness.journal import EVALUATIONS, Kept, score_from, score_to_dict
 from arbiter.harness.recordings import Details, Place, Recording, answer_key
 from arbiter.harness.scores import Score
 
-__all__ = ["CachedTape", "RecordedTape", "Tape", "judged"]
-
 _OF_A_RUN = ("seconds", "thread_id", "exact")
 """Parts of an answer that differ from run to run."""
 

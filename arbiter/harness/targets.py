@@ -42,15 +42,6 @@ from arbiter.history._items import RunHistory
 from arbiter.personas import PersonaGate
 from arbiter.policy import PolicyChecker
 
-__all__ = [
-    "Answered",
-    "FunctionTarget",
-    "GraphTarget",
-    "NotEvaluableError",
-    "OutputsTarget",
-    "Target",
-    "target_of",
-]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 WHOLE = "expected a function that returns the whole answer"
 

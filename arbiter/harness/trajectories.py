@@ -19,8 +19,6 @@ from arbiter.history._items import History
 from arbiter.history._record import Record
 from arbiter.instructions import find_instruction
 
-__all__ = ["Trajectory", "Visit", "Visits", "mismatch", "names_in", "trajectory_of", "visits_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Visit:

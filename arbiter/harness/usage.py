@@ -23,19 +23,6 @@ from langchain_core.tracers.context import register_configure_hook
 
 from arbiter.models import JudgeReply, Price, counted_apart, dollars, prices_of, usage_meter
 
-__all__ = [
-    "PURSES",
-    "Purse",
-    "Purses",
-    "Spent",
-    "Usage",
-    "UsageCallback",
-    "cost_text",
-    "count_here",
-    "count_no_more",
-    "purse_of",
-]
-
 Purse = Literal["target", "judge", "correction", "intervention"]
 PURSES: tuple[Purse, ...] = get_args(Purse)
 

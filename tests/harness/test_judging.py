@@ -22,9 +22,9 @@ from arbiter.harness.cache import Cache
 from arbiter.harness.identity import Identity, JudgeIdentity, file_hashes
 from arbiter.harness.judging import Judging
 from arbiter.harness.limits import Limits
-from arbiter.harness.recordings import Place, Recording, RecordingError
+from arbiter.harness.recordings import Place, Recording
 from arbiter.harness.usage import Spent
-from arbiter.models import JudgeRequest, judged_thread
+from arbiter.models import JudgeRequest, RecordingError, judged_thread
 from arbiter.personas import (
     AdherenceEvaluator,
     AdherenceScorer,

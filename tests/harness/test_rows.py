@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arbiter.harness.rows import Row, exact
-from arbiter.harness.scores import Outcome
+from arbiter.verdicts import Outcome
 
 TONE = (6, 6, 7, 5, 5, 8, 6, 6, 8, 5)
 OUTCOMES: tuple[Outcome, ...] = ("not_applicable", "abstained", "timeout", "error", "skipped_budget")

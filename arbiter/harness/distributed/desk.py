@@ -11,8 +11,6 @@ from typing import Any
 
 from arbiter.harness.limits import Places
 
-__all__ = ["Desk", "DeskAnswers", "DeskPlaces", "Line"]
-
 Line = tuple[str, tuple[Any, ...]]
 """The kind of a fact, and its parts."""
 ModelKey = tuple[str, str]

@@ -29,8 +29,6 @@ from arbiter.harness.running import GRACE, Session
 from arbiter.harness.suites import Mode, Suite
 from arbiter.harness.usage import Spent, purse_of
 
-__all__ = ["on_ray"]
-
 _log = logging.getLogger("arbiter.harness")
 _ANSWER = 10.0
 """Seconds in which a cluster has to answer."""

@@ -28,8 +28,6 @@ from arbiter.harness.suites import Mode, Suite
 from arbiter.harness.usage import Spent, Usage
 from arbiter.models import JudgeReply
 
-__all__ = ["Errand", "SentRepository", "Task", "work"]
-
 _LATEST = 0.2
 """Seconds that lines may wait for others, if they cost nothing."""
 

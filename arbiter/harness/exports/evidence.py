@@ -16,8 +16,6 @@ from arbiter.harness.measures import Measure
 from arbiter.harness.results import CaseResult
 from arbiter.harness.scores import Score
 
-__all__ = ["Evidence", "Rewarding", "Run"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewarding:

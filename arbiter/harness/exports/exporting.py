@@ -19,8 +19,6 @@ from arbiter.harness.exports.rewarding import Rewards
 from arbiter.harness.journal import FOLDER, run_folder
 from arbiter.harness.writing import write_whole
 
-__all__ = ["FORMATS", "Export", "ExportOptions", "export_run"]
-
 FORMATS = tuple(FORMS)
 """The names of the forms."""
 _MARGIN = 0.2

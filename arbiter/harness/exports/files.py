@@ -15,8 +15,6 @@ from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.exports.forms import MESSAGES
 from arbiter.harness.writing import write_whole
 
-__all__ = ["ending", "write_rows"]
-
 _MESSAGE = {"role": "string", "content": "string"}
 _CALLS = [{"id": "string", "type": "string", "function": {"name": "string", "arguments": "string"}}]
 

@@ -15,8 +15,6 @@ from arbiter.harness.exports.evidence import Evidence, Rewarding, Run
 from arbiter.harness.exports.messages import completion_of, plain_text, prompt_of
 from arbiter.harness.exports.steps import COLUMNS, Step, step_rows, steps_of
 
-__all__ = ["FORMS", "File", "Form", "Settings", "part_of"]
-
 Part = Literal["train", "test"]
 MESSAGES = "messages"
 """The type of a column of messages."""

@@ -10,8 +10,6 @@ from langchain_core.messages import convert_to_messages, convert_to_openai_messa
 from arbiter._values.copies import jsonable
 from arbiter.harness.canonical import is_list, is_mapping
 
-__all__ = ["Message", "completion_of", "plain_text", "prompt_of", "said"]
-
 Message = dict[str, Any]
 
 

@@ -21,8 +21,6 @@ from arbiter.harness.results import CaseRun
 from arbiter.harness.scorers import NamedScorer
 from arbiter.harness.scores import Score, failed, scores_of
 
-__all__ = ["Rewards"]
-
 
 class Rewards:
     """Rewards of completions by the scorers of a suite file, as TRL's `GRPOTrainer` calls reward functions.

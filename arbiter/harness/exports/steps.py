@@ -11,8 +11,6 @@ from arbiter.harness.exports.evidence import Evidence, Rewarding, Run
 from arbiter.harness.exports.messages import plain_text
 from arbiter.harness.scores import Score
 
-__all__ = ["COLUMNS", "Step", "step_rows", "steps_of"]
-
 _NAMED_NUMBERS = [{"name": "string", "value": "double"}]
 COLUMNS: Mapping[str, Any] = {
     "run_id": "string",

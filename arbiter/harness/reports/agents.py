@@ -13,8 +13,6 @@ from arbiter.harness.gate import NEVER_GATED
 from arbiter.harness.results import CaseResult
 from arbiter.harness.scores import Score
 
-__all__ = ["agents_to_dict"]
-
 
 def agents_to_dict(
     cases: Sequence[Case], results: Sequence[CaseResult], comparison: Comparison

@@ -27,8 +27,6 @@ from arbiter.statistics import half_up
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["MARKER", "OF_SUMMARY", "PullRequest", "render"]
-
 MARKER = "<!-- arbiter eval -->"
 MOST = 65_536
 """The characters that GitHub takes in a comment."""

@@ -9,8 +9,6 @@ from arbiter.harness.reports.texts import head, remarks
 from arbiter.harness.results import CaseResult
 from arbiter.models import visible
 
-__all__ = ["render"]
-
 _ERRORS = frozenset({"failed", "timeout", "lost"})
 
 

@@ -21,8 +21,6 @@ from arbiter.harness.reports.texts import (
 )
 from arbiter.models import visible
 
-__all__ = ["escaped", "render", "table_row"]
-
 MOST_CASES = 200
 """The failed cases that are listed."""
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~$&]|^[#+-])")

@@ -15,8 +15,6 @@ from arbiter.harness.reports.texts import cells, decision, head, labels, not_jud
 from arbiter.harness.rows import Row
 from arbiter.models import visible
 
-__all__ = ["render", "shown", "values_of"]
-
 WIDTH = 200
 """The width of the picture of an interval, in units of its SVG."""
 

@@ -6,8 +6,6 @@ import json
 
 from arbiter.harness.reports.report import Report
 
-__all__ = ["render"]
-
 
 def render(report: Report) -> str:
     """The JSON of `report.to_dict()`, with a final line end."""

@@ -31,8 +31,6 @@ from arbiter.harness.usage import Spent
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["FORMS", "Report", "load_report", "report_of"]
-
 FORMAT = 1
 _UNFINISHED = {
     "interrupted": "the run was interrupted",

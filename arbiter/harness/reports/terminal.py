@@ -28,8 +28,6 @@ from arbiter.harness.reports.texts import (
 )
 from arbiter.models import visible
 
-__all__ = ["rendered"]
-
 MOST_CASES = 50
 """The failed or changed cases that are shown."""
 _ASCII = str.maketrans(
