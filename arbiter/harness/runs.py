@@ -25,7 +25,7 @@ from arbiter.harness.gate import GateSettings
 from arbiter.harness.journal import Journal, Written
 from arbiter.harness.local import drive, drive_on_threads, drive_to_the_end
 from arbiter.harness.recordings import Place
-from arbiter.harness.reports.report import Report, report_of
+from arbiter.harness.reports.report import Report, of_head
 from arbiter.harness.running import Session
 from arbiter.harness.targets import GraphTarget
 
@@ -134,7 +134,7 @@ class Run:
     def _is_complete(self) -> bool:
         return self.is_whole and self.session.stopped is None
 
-    def _evidence(self) -> dict[str, tuple[str, ...]]:
+    def _evidence(self) -> dict[str, Any]:
         """The recordings of a replay that are outdated, those that it has not used, and the days of the others."""
         recordings = self.session.judging.recordings
         if recordings is None or recordings.mode != "replay":
@@ -170,16 +170,16 @@ class Run:
         unfinished = session.unfinished()  # before the cases that were skipped count as results
         if recordings is not None and recordings.mode == "replay":
             recordings.check(strict=self.gate.strict and self._is_complete)
-        report = report_of(
-            {**self.head, "run_id": session.run_id},
-            session.cases,
-            session.finished(),
+        report = Report(
+            **of_head({**self.head, "run_id": session.run_id}),
+            cases=session.cases,
+            results=tuple(session.finished()),
             baseline=self.baseline,
             gate=self.gate,
             stopped=session.stopped,
             reached=session.reached,
             left_behind=session.left_behind,
-            unfinished=unfinished,
+            unfinished=tuple(unfinished),
             sessions=1 if self.resumed is None else self.resumed.sessions + 1,
             began=self.began,
             seconds=perf_counter() - self.clock,

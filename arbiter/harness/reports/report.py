@@ -295,49 +295,18 @@ def form_of(path: Path) -> str:
     return form
 
 
-def report_of(
-    head: Mapping[str, Any],
-    cases: Sequence[Case],
-    results: Sequence[CaseResult],
-    *,
-    baseline: Baseline | None = None,
-    gate: GateSettings | None = None,
-    began: datetime,
-    seconds: float,
-    stopped: str | None = None,
-    reached: str = "",
-    left_behind: int = 0,
-    sessions: int = 1,
-    unfinished: Sequence[Mapping[str, Any]] = (),
-    outdated: Sequence[str] = (),
-    unused: Sequence[str] = (),
-    recorded: Sequence[str] = (),
-) -> Report:
-    """The report of a run with this head (its run.json), these cases and these results."""
-    return Report(
-        run_id=head["run_id"],
-        suite=head["suite"],
-        target=head["target"],
-        mode=head["mode"],
-        identity=Identity.of(head["identity"]),
-        cases=cases,
-        results=tuple(results),
-        measures=[Measure.of(measure) for measure in head["measures"]],
-        baseline=baseline,
-        gate=gate or GateSettings(**head["gate"]),
-        began=began,
-        seconds=seconds,
-        stopped=stopped,
-        reached=reached,
-        left_behind=left_behind,
-        sessions=sessions,
-        unfinished=tuple(unfinished),
-        outdated=tuple(outdated),
-        unused=tuple(unused),
-        recorded=tuple(recorded),
-        left_out=head.get("left_out", 0),
+def of_head(head: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the report of a run that its run.json has."""
+    return {
+        "run_id": head["run_id"],
+        "suite": head["suite"],
+        "target": head["target"],
+        "mode": head["mode"],
+        "identity": Identity.of(head["identity"]),
+        "measures": [Measure.of(measure) for measure in head["measures"]],
+        "left_out": head.get("left_out", 0),
         **head.get("options", {}),
-    )
+    }
 
 
 def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) -> Report:
@@ -346,16 +315,17 @@ def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) 
     written = Written.read(folder)
     gate = GateSettings(**written.head["gate"])
     end = written.end or {"stopped": "running" if state == "running" else "interrupted", "left_behind": 0}
+    evidence: dict[str, Any] = {name: tuple(end.get(name, ())) for name in ("outdated", "unused", "recorded")}
     cases = [Case(**case) for case in written.head["cases"]]
     if isinstance(baseline, str | Path):
         baseline = read_baseline(baseline, cases)
     elif baseline is None and (place := written.head.get("baseline") or gate.baseline) is not None:
         gate = replace(gate, baseline=place)  # is named if it is gone
         baseline = baseline_if_measured(place, cases)
-    return report_of(
-        written.head,
-        cases,
-        written.results(),
+    return Report(
+        **of_head(written.head),
+        cases=cases,
+        results=tuple(written.results()),
         baseline=baseline,
         gate=gate,
         began=datetime.fromtimestamp(written.began, UTC),
@@ -364,10 +334,8 @@ def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) 
         reached=end.get("reached", ""),
         left_behind=end["left_behind"],
         sessions=written.sessions,
-        unfinished=written.unfinished(),
-        outdated=end.get("outdated", ()),
-        unused=end.get("unused", ()),
-        recorded=end.get("recorded", ()),
+        unfinished=tuple(written.unfinished()),
+        **evidence,
     )
 
 
