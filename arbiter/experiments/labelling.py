@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from arbiter.errors import ConfigurationError, PackError, PackMistake, nearest
-from arbiter.experiments.measuring import JUDGED, MetricScorer
+from arbiter.experiments.measuring import MetricScorer
 from arbiter.experiments.results import ExperimentResult
 from arbiter.experiments.runner import FOLDER
 from arbiter.experiments.scenarios import is_of_agents
@@ -22,7 +22,7 @@ from arbiter.harness.calibrating import check_pass_at
 from arbiter.harness.journal import run_folder
 from arbiter.harness.labels import Labelled, Labels, chosen_for_labelling, read_labels, write_for_labelling
 from arbiter.harness.reports.report import Report, load_report
-from arbiter.harness.scores import Scale, Score
+from arbiter.harness.scores import NINE, Scale, Score
 from arbiter.models import ChatModel, Judge
 from arbiter.personas import Persona
 
@@ -101,7 +101,7 @@ def calibrate_metric(
     As `arbiter.harness.calibrate` for a scorer of a suite; `pass_at` is from 0 to 9. Written to
     calibrations/METRIC.json, it calibrates the judge of later experiments.
     """
-    check_pass_at(pass_at, JUDGED)
+    check_pass_at(pass_at, NINE)
     report = load_report(run_folder(run, Path(folder)))
     sessions = _sessions(report, metric)
     found = labels if isinstance(labels, Labels) else read_labels(labels)

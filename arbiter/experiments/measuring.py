@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from importlib.resources import files
-from math import inf
 from typing import Any, Literal, Self
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -19,7 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from arbiter._values.versions import Version
 from arbiter.experiments.scenarios import is_of_agents
 from arbiter.harness.results import CaseRun
-from arbiter.harness.scores import Scale, Score, failed
+from arbiter.harness.scores import COUNT, NINE, Score, failed
 from arbiter.models import ChatModel, Judge
 from arbiter.personas import (
     AdherenceScorer,
@@ -35,8 +34,6 @@ from arbiter.personas import (
 )
 
 _Scorer = AdherenceScorer | ConsistencyScorer | FluencyScorer | ConvergenceScorer | IdeasScorer
-JUDGED: Scale = (0.0, 9.0)
-"""The scale of all metrics but the quantity of ideas."""
 _SOMEBODY = Persona("agent", "a person")
 
 
@@ -67,7 +64,7 @@ class MetricScorer:
         ideas: Literal["enumerate", "rapporteur"] = "rapporteur",
     ) -> None:
         self.name = metric
-        self.scale: Scale = (0.0, inf) if metric == "ideas_quantity" else JUDGED
+        self.scale = COUNT if metric == "ideas_quantity" else NINE
         self._propositions: PropositionSet | None = None
         if metric != "ideas_quantity":
             # Those for everybody: claims about single agents would make their scores incomparable.

@@ -7,10 +7,10 @@ from itertools import groupby
 from statistics import fmean
 
 from arbiter.experiments.comparing import MetricComparison
-from arbiter.experiments.measuring import JUDGED
 from arbiter.experiments.plans import ALPHA
 from arbiter.experiments.results import CONVERSATION, ExperimentResult
 from arbiter.harness.calibration import UNLABELLED
+from arbiter.harness.scores import NINE
 from arbiter.models import visible
 from arbiter.statistics import half_up, p_text, paired
 
@@ -150,9 +150,7 @@ def _remarks(result: ExperimentResult) -> Iterator[str]:
         if "gate" in result.treats[arm] and found.checks and not found.regenerations:
             yield f"{arm}: the gate judged {found.checks:,} drafts and had none written again"
     for metric, calibration in result.calibrations.items():
-        shares = (
-            f"{arm} {calibration.told(scores[metric], JUDGED)}" for arm, scores in result.scores.items()
-        )
+        shares = (f"{arm} {calibration.told(scores[metric], NINE)}" for arm, scores in result.scores.items())
         yield f"calibrated judge of {metric}: it {calibration.summary}; {'; '.join(shares)}"
     spent = [f"{purse} {each.tokens:,}" for purse, each in result.usage.items() if each.tokens]
     if result.unknown_calls:

@@ -14,7 +14,7 @@ from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.calibration import CANARIES, Calibration
 from arbiter.harness.cases import Case
 from arbiter.harness.labels import Labels, read_labels
-from arbiter.harness.scores import Scale
+from arbiter.harness.scores import NINE, Scale
 from arbiter.harness.suites import Suite
 
 _log = logging.getLogger("arbiter.harness")
@@ -80,7 +80,7 @@ def calibrate(
             f"the scorer {row!r} gives several scores; only a scorer of one can be calibrated."
         )
     check_pass_at(pass_at, judged.scale)
-    low, high = (0.0, 9.0) if not found.are_scores else judged.scale
+    low, high = judged.scale if found.are_scores else NINE
 
     def on_nine(score: float) -> float:
         return (score - low) * 9 / (high - low)

@@ -26,7 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 from arbiter.errors import ConfigurationError
 from arbiter.harness.identity import Identity
 from arbiter.harness.labels import Labelled, Labels
-from arbiter.harness.scores import Scale
+from arbiter.harness.scores import NINE, Scale
 from arbiter.harness.writing import write_whole
 from arbiter.statistics import (
     CorrectedRate,
@@ -228,7 +228,7 @@ class Calibration:
 
     def passed(self, values: Iterable[float], scale: Scale) -> int:
         """How many scores of later runs pass. `scale` is that of the row."""
-        low, high = scale if self.exact is not None else (0.0, 9.0)  # labels that are scores are from 0 to 9
+        low, high = scale if self.exact is not None else NINE  # labels that are scores are from 0 to 9
         return sum((value - low) * 9 / (high - low) >= self.pass_at - _NOISE for value in values)
 
     def told(self, values: Sequence[float], scale: Scale) -> str:

@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import Any, Literal
 
 from pydantic import Field
@@ -22,7 +21,7 @@ from arbiter._values.versions import Version, hash_of
 from arbiter.errors import ConfigurationError
 from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.results import CaseRun
-from arbiter.harness.scores import Scale, Score
+from arbiter.harness.scores import COUNT, NINE, Score
 from arbiter.models import Judge
 from arbiter.personas import (
     AdherenceScorer,
@@ -38,8 +37,6 @@ from arbiter.personas import (
 )
 from arbiter.personas._scorers import element_id
 
-NINE: Scale = (0.0, 9.0)
-COUNT: Scale = (0.0, inf)
 IDEAS = "ideas_quantity"
 OF_CHANNELS = frozenset({"convergence", IDEAS})
 """The dimensions of a whole channel; the others are of one agent."""

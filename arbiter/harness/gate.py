@@ -38,7 +38,7 @@ from arbiter.harness.identity import Measurement
 from arbiter.harness.pairing import Pairs, pair
 from arbiter.harness.results import COMPLETED
 from arbiter.harness.rows import Row
-from arbiter.harness.scores import Scale
+from arbiter.harness.scores import NINE
 from arbiter.statistics import (
     MAX_FLIPS,
     Alternative,
@@ -51,7 +51,6 @@ from arbiter.statistics import (
     welch,
 )
 
-TEN: Scale = (0.0, 9.0)
 NEVER_GATED = frozenset({"ideas_quantity"})
 _SLACK = 1e-9
 """8.3 - 7.3 is more than 1 in floats."""
@@ -121,14 +120,15 @@ class _Limits:
     @classmethod
     def of(cls, row: Row, settings: GateSettings) -> _Limits:
         width = row.scale[1] - row.scale[0]
-        small, large, detect = (0.2, 1.0, 0.6) if row.scale == TEN else (0.02 * width, math.inf, 0.06 * width)
+        usual = (0.2, 1.0, 0.6) if row.scale == NINE else (0.02 * width, math.inf, 0.06 * width)
+        small, large, detect = usual
         if row.name == COMPLETED:
             large = 0.1
-        given = settings.min_drop, settings.max_drop, settings.detect
-        values = [
-            mine if own is None else own for own, mine in zip(given, (small, large, detect), strict=True)
-        ]
-        return cls(min_drop=values[0], max_drop=values[1], detect=values[2])
+        return cls(
+            min_drop=small if settings.min_drop is None else settings.min_drop,
+            max_drop=large if settings.max_drop is None else settings.max_drop,
+            detect=detect if settings.detect is None else settings.detect,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +372,7 @@ class RegressionGate:
 
     def _with_threshold(self, found: RowComparison, row: Row, baseline: Baseline | None) -> RowComparison:
         threshold = row.threshold
-        if threshold is None and row.scale == TEN:
+        if threshold is None and row.scale == NINE:
             threshold = self.settings.threshold
         decides = not (self.ci and baseline is not None)
         below = threshold is not None and row.mean is not None and row.mean < threshold - _SLACK

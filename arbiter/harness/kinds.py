@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from math import inf
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
@@ -19,11 +18,10 @@ from arbiter.harness.dimensions import DIMENSIONS, DimensionScorer
 from arbiter.harness.expectations import Check, condition, contains, equals, fits_schema, matches, ran
 from arbiter.harness.results import CaseRun
 from arbiter.harness.scorers import Scorer
-from arbiter.harness.scores import SHARE, Scale, Score, of_judge
+from arbiter.harness.scores import COUNT, SHARE, Scale, Score, of_judge
 from arbiter.models import Judge, judge_of
 from arbiter.testing import history_of
 
-_COUNT: Scale = (0.0, inf)
 NOTHING_EXPECTED = Score("", outcome="not_applicable", reason="the case has no `expected`")
 
 
@@ -153,7 +151,7 @@ def _amount(entry: _Amount, of: Callable[[CaseRun], float | None]) -> Callable[[
                 "", outcome="abstained", reason="a model has no price, or does not report its tokens"
             )
         if entry.most is None:
-            return Score("", float(amount), scale=_COUNT)
+            return Score("", float(amount), scale=COUNT)
         return Score("", float(amount <= entry.most), amount <= entry.most, reason=f"{amount:g}")
 
     return score
@@ -207,7 +205,7 @@ def _dimension(entry: Any, models: Mapping[str, Any]) -> DimensionScorer:
 
 def _counts(of: Callable[[CaseRun], float | None]) -> Maker:
     return lambda entry, models: BuiltIn(
-        entry.name, _amount(entry, of), entry, scale=_COUNT if entry.most is None else SHARE
+        entry.name, _amount(entry, of), entry, scale=COUNT if entry.most is None else SHARE
     )
 
 

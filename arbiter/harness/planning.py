@@ -12,7 +12,7 @@ from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.harness.comparisons import RowComparison, scale_text, two
 from arbiter.harness.results import CaseResult
 from arbiter.harness.rows import Row
-from arbiter.harness.scores import Scale, Score
+from arbiter.harness.scores import NINE, Scale, Score
 from arbiter.statistics import VarianceSplit, cases_needed, detectable, variance_split
 
 Votes = Mapping[str, Sequence[Sequence[float]]]
@@ -21,7 +21,7 @@ Source = Literal["the baseline", "repeats", "votes"]
 
 _SHARES = (0.02, 0.03, 0.06, 0.1)
 """Drops to plan for, as shares of the scale. From 0 to 9 they are 0.2, 0.3, 0.6 and 1.0."""
-_NINE = (0.2, 0.3, 0.6, 1.0)
+_OF_NINE = (0.2, 0.3, 0.6, 1.0)
 MOST_VOTES = 5
 
 
@@ -185,4 +185,4 @@ def usual_drops(row: Row) -> tuple[float, ...]:
             f"{row.name} has a scale without an end, {scale_text(row.scale)}, so no drop is the usual one. "
             f"Name the drop to find: --row {row.name} --drop 10, or drops=[10] in Python."
         )
-    return _NINE if row.scale == (0.0, 9.0) else tuple(round(share * width, 12) for share in _SHARES)
+    return _OF_NINE if row.scale == NINE else tuple(round(share * width, 12) for share in _SHARES)

@@ -26,6 +26,9 @@ from arbiter.verdicts import Outcome, is_numeric
 Scale = tuple[float, float]
 SHARE: Scale = (0.0, 1.0)
 """The scale of assertions, and of scores that name no other."""
+NINE: Scale = (0.0, 9.0)
+"""The scale of the dimensions of personas, and of labels that are scores."""
+COUNT: Scale = (0.0, math.inf)
 _OUTCOMES = frozenset(get_args(Outcome))
 _PLAIN = frozenset({float, int, type(None)})
 _MAX_REASON = 2_000

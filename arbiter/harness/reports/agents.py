@@ -11,7 +11,7 @@ from arbiter.harness.cases import Case
 from arbiter.harness.comparisons import Comparison
 from arbiter.harness.gate import NEVER_GATED
 from arbiter.harness.results import CaseResult
-from arbiter.harness.scores import Score
+from arbiter.harness.scores import NINE, Score
 
 
 def agents_to_dict(
@@ -37,7 +37,7 @@ def _agent(result: CaseResult, comparison: Comparison) -> dict[str, Any]:
     means = [
         score.value
         for name, score in _of(result)
-        if score.value is not None and name not in NEVER_GATED and score.scale == (0.0, 9.0)
+        if score.value is not None and name not in NEVER_GATED and score.scale == NINE
     ]
     rows = {name: comparison.rows.get(score.name) for name, score in _of(result)}
     regressions = [

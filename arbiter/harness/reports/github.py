@@ -21,7 +21,7 @@ from arbiter.harness.reports import markdown
 from arbiter.harness.reports.markdown import escaped, table_row
 from arbiter.harness.reports.report import Report
 from arbiter.harness.reports.texts import decision
-from arbiter.harness.scores import Scale
+from arbiter.harness.scores import NINE
 from arbiter.statistics import half_up
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ MOST = 65_536
 """The characters that GitHub takes in a comment."""
 OF_SUMMARY = 300_000
 """The characters for the summary of a job, of which GitHub takes a megabyte."""
-NINE: Scale = (0.0, 9.0)
 _STATUS = {0: "✓ passed", 1: "✗ failed"}
 _CUT = "\n*The whole report is too long to show here. `arbiter eval report RUN --out report.md` writes it.*\n"
 _PAGE = 100
