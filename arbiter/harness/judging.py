@@ -38,10 +38,10 @@ NOWHERE = Place()
 class Judging:
     """The judges of one run.
 
-    `recordings` replay or record what judges answer, `cache` keeps it between live runs, `usage` counts it, and
-    `limits` bound how many questions are asked at once; `limiters` are those of a target that calls models of its
-    own behind them, if it does. Each question is asked `votes` times (None: as often as its
-    evaluator asks). `judges` has the judge of each row.
+    `recordings` replay or record what judges answer, `cache` keeps it between live runs, and `limits` bound how many
+    questions are asked at once; `limiters` are those of a target that calls models of its own behind them, if it
+    does. Each question is asked `votes` times (None: as often as its evaluator asks). `judges` has the judge of each
+    row.
     """
 
     def __init__(
@@ -50,23 +50,20 @@ class Judging:
         recordings: Recording | None = None,
         cache: Answers | None = None,
         limits: Limits | None = None,
-        usage: Usage | None = None,
         votes: int | None = None,
-        kept: Callable[[Asked, JudgeReply], None] | None = None,
-        known: Mapping[tuple[str, str], Mapping[str, Any]] | None = None,
         limiters: Limiters | None = None,
     ) -> None:
         self.recordings = recordings
         self.cache = cache
-        self.usage = Usage() if usage is None else usage
+        self.usage = Usage()
         self.limiters = limiters or Limiters((limits or Limits()).judge_concurrency)
         self.votes = votes
         self.judges: dict[str, JudgeIdentity] = {}
         self.others: dict[str, JudgeIdentity] = {}
         """The judges of rows that the target's own rules ask, as in production."""
-        self.kept = kept
+        self.kept: Callable[[Asked, JudgeReply], None] | None = None
         """Called with each answer that was paid for, such as to write it to the journal."""
-        self.known: Mapping[tuple[str, str], Mapping[str, Any]] = {} if known is None else known
+        self.known: Mapping[tuple[str, str], Mapping[str, Any]] = {}
         """Judgements that an earlier session of the run has paid for, by `Asked.key` and case. Cases with the same
         answer are judged separately, as in a run that is not interrupted."""
         self._places: dict[str, Place] = {}

@@ -85,8 +85,8 @@ class Session:
         *,
         repeats: int,
         limits: Limits,
+        judging: Judging,
         progress: Callable[[Session], None] | None = None,
-        judging: Judging | None = None,
         kept: Mapping[tuple[str, int], Kept] | None = None,
         tape: Tape | None = None,
     ) -> None:
@@ -105,11 +105,12 @@ class Session:
         self._scorers = scorers
         self._evaluators = target.evaluators
         self.journal: Wire | None = None
-        self.judging = judging or Judging(limits=limits)
+        self.judging = judging
         self._has_budget = any(
             (limits.tokens is not None, limits.usd, limits.calls is not None, limits.seconds)
         )
-        self._kept = kept or {}
+        self.kept = kept or {}
+        """The results that an earlier session of the run has, by case × repeat."""
         self._tape = tape
         self._progress = progress
         self._expectations = Expectations()
@@ -118,17 +119,18 @@ class Session:
             raise ConfigurationError(
                 "\n".join(f"{case.source}: {said}" if case.source else said for case, said in mistakes)
             )
-        self._todo = [
+        self.todo = [
             (case, repeat)
             for case in cases
             for repeat in range(case.repeats if case.repeats is not None else repeats)
         ]
-        for at, (case, repeat) in enumerate(self._todo):
-            known = self._kept.get((case.id, repeat))
+        """All cases with their repeats, in the order of the suite."""
+        for at, (case, repeat) in enumerate(self.todo):
+            known = self.kept.get((case.id, repeat))
             if known is not None and (result := known.result()) is not None:
                 self.results[at] = result
                 self.judging.usage.restore(self.thread_id(case, repeat), result.usage)
-        self._next: Iterator[int] = iter([at for at in range(len(self._todo)) if at not in self.results])
+        self._next: Iterator[int] = iter([at for at in range(len(self.todo)) if at not in self.results])
         self._lock = threading.Lock()
         self.begin()
 
@@ -138,14 +140,9 @@ class Session:
         self._budget = Budget(self.limits, self.judging.usage)
 
     @property
-    def todo(self) -> Sequence[tuple[Case, int]]:
-        """All cases with their repeats, in the order of the suite."""
-        return self._todo
-
-    @property
     def total(self) -> int:
         """The number of cases × repeats."""
-        return len(self._todo)
+        return len(self.todo)
 
     def write_to(self, wire: Wire) -> None:
         """Send the facts of the run there, and what it spends."""
@@ -159,7 +156,7 @@ class Session:
 
     def recount(self, bought: Mapping[tuple[str, int], Bought]) -> None:
         """Count what earlier sessions bought for the cases that they did not finish."""
-        for at, (case, repeat) in enumerate(self._todo):
+        for at, (case, repeat) in enumerate(self.todo):
             if at not in self.results and (found := bought.get((case.id, repeat))) is not None:
                 # Apart from what the case uses now, which its scorers may see.
                 self.judging.usage.restore(_earlier(self.thread_id(case, repeat)), found.to_dict())
@@ -213,13 +210,8 @@ class Session:
         """
         self.results.clear()
         self.stopped, self.left_behind = None, 0
-        self._kept = kept
+        self.kept = kept
         self._next = iter(places)
-
-    @property
-    def kept(self) -> Mapping[tuple[str, int], Kept]:
-        """The results that an earlier session of the run has, by case × repeat."""
-        return self._kept
 
     def _look_at_limits(self, *, is_over: bool) -> None:
         if self._has_budget and self.stopped is None:
@@ -233,8 +225,8 @@ class Session:
 
     def attend(self, at: int, run: Run) -> Steps:
         """Run and judge one case × repeat."""
-        case, repeat = self._todo[at]
-        kept = self._kept.get((case.id, repeat))
+        case, repeat = self.todo[at]
+        kept = self.kept.get((case.id, repeat))
         is_new = kept is None
         if kept is None and self._tape is not None:
             kept = self._tape.answer(case, repeat)
@@ -457,7 +449,7 @@ class Session:
 
     def unfinished(self) -> list[Mapping[str, Any]]:
         """The usage of the cases that are not done, as `used` returns it."""
-        left = (place for at, place in enumerate(self._todo) if at not in self.results)
+        left = (place for at, place in enumerate(self.todo) if at not in self.results)
         return [found for case, repeat in left if (found := self.used(self.thread_id(case, repeat)))]
 
     def thread_id(self, case: Case, repeat: int) -> str:
@@ -477,7 +469,7 @@ class Session:
         After a stop because of a limit, cases that did not start have the status `skipped_budget`.
         """
         if self.stopped in ("budget", "run_timeout", "stuck"):
-            for at, (case, repeat) in enumerate(self._todo):
+            for at, (case, repeat) in enumerate(self.todo):
                 if at not in self.results:
                     self.results[at] = CaseResult(
                         case_id=case.id, repeat=repeat, status="skipped_budget", as_expected=False

@@ -381,7 +381,9 @@ class Suite:
         self._refuse_unknown_rows(target)
         if isinstance(target, OutputsTarget):
             target.check(self.cases)
-        Session("lint", self.cases, target, self.judges, repeats=self.repeats, limits=self.limits)
+        Session(
+            "lint", self.cases, target, self.judges, repeats=self.repeats, limits=self.limits, judging=judging
+        )
         return list(self._remarks(target, judging))
 
     def _remarks(self, target: Target, judging: Judging) -> Iterator[str]:

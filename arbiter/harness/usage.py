@@ -200,9 +200,9 @@ class Usage:
         if self.kept is not None and thread_id:
             self.kept(thread_id, purse, model, spent, max(self._running[thread_id, purse], 0))
 
-    def callback(self, thread_id: str, purse: Purse = "target") -> UsageCallback:
-        """A callback for the config of a call; all model calls inside it are counted."""
-        return UsageCallback(self, thread_id, purse)
+    def callback(self, thread_id: str) -> UsageCallback:
+        """A callback for the config of a target's call; all model calls inside it are counted."""
+        return UsageCallback(self, thread_id)
 
     @property
     def total(self) -> Spent:
@@ -254,16 +254,15 @@ def _whole(tokens: Mapping[str, Any], name: str) -> int:
 
 
 class UsageCallback(BaseCallbackHandler):
-    """Counts the model calls of a config. Unlike LangChain's handler it also counts the calls that fail and those
+    """Counts the model calls of a target. Unlike LangChain's handler it also counts the calls that fail and those
     without a report of their tokens. Calls of judges are left out: their replies are counted (`meter`)."""
 
     run_inline = True
 
-    def __init__(self, usage: Usage, thread_id: str, purse: Purse) -> None:
+    def __init__(self, usage: Usage, thread_id: str) -> None:
         super().__init__()
         self._usage = usage
         self._thread_id = thread_id
-        self._purse: Purse = purse
         self._calls: dict[Any, tuple[Purse, str | None]] = {}
         """The purse of each running call, and its model; None for one that a meter counts."""
 
@@ -278,8 +277,8 @@ class UsageCallback(BaseCallbackHandler):
         """Note that a call begins, and the model's name, for a call that fails."""
         apart = counted_apart.get()
         told: Mapping[str, Any] = known.get("metadata") or {}
-        purse, model = self._purse, str(told.get("ls_model_name") or known.get("name") or "")
-        self._calls[run_id] = (purse, model) if apart is None else (purse_of(apart), None)
+        model = str(told.get("ls_model_name") or known.get("name") or "")
+        self._calls[run_id] = ("target", model) if apart is None else (purse_of(apart), None)
         self._usage.begin(self._calls[run_id][0], self._thread_id)
 
     def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: Any = None, **known: Any) -> None:
@@ -297,15 +296,13 @@ class UsageCallback(BaseCallbackHandler):
             )
             said: Mapping[str, Any] = {} if message is None else message.response_metadata
             tokens: Any = message.usage_metadata if isinstance(message, AIMessage) else None
-            self._usage.add(
-                self._purse, str(said.get("model_name") or asked), tokens, thread_id=self._thread_id
-            )
+            self._usage.add("target", str(said.get("model_name") or asked), tokens, thread_id=self._thread_id)
 
     def on_llm_error(self, error: BaseException, *, run_id: Any = None, **known: Any) -> None:
         """Count a call that failed; its cost is unknown."""
         asked = self._ended(run_id)
         if asked is not None:
-            self._usage.add(self._purse, asked, None, thread_id=self._thread_id)
+            self._usage.add("target", asked, None, thread_id=self._thread_id)
 
     def _ended(self, run_id: Any) -> str | None:
         """The model of a call that has ended; None if it is not to be counted here."""

@@ -454,11 +454,10 @@ def test_judgements_that_a_journal_has_are_not_asked_again() -> None:
     """An earlier session of the run has paid for them; `Session.recount` counts them."""
     bought: dict[tuple[str, str], Any] = {}
     model = Named(answers=[grade(8)])
-    first = Judging(
-        kept=lambda asked, reply: bought.update({(asked.key, asked.place.case): {"value": reply.value}})
-    )
+    first, resumed = Judging(), Judging()
+    first.kept = lambda asked, reply: bought.update({(asked.key, asked.place.case): {"value": reply.value}})
     assert measured(first, rubric(model)) == {"one:0": 0.8}
-    resumed = Judging(known=bought)
+    resumed.known = bought
     assert measured(resumed, rubric(Named(answers=["?"]))) == {"one:0": 0.8}
     assert resumed.usage.total == Spent()
 

@@ -144,20 +144,20 @@ class PullRequest:
             )
 
     @classmethod
-    def of_environment(cls, number: int, environment: Mapping[str, str] | None = None) -> PullRequest:
+    def of_environment(cls, number: int) -> PullRequest:
         """The pull request with this number, by GITHUB_REPOSITORY, GITHUB_TOKEN and GITHUB_API_URL.
 
         Raises `ConfigurationError` with all that is missing.
         """
-        given = os.environ if environment is None else environment
-        missing = [name for name in ("GITHUB_TOKEN", "GITHUB_REPOSITORY") if not given.get(name)]
+        missing = [name for name in ("GITHUB_TOKEN", "GITHUB_REPOSITORY") if not os.environ.get(name)]
         if missing:
             raise ConfigurationError(
                 f"a comment needs {' and '.join(missing)} in the environment. In a workflow of GitHub Actions, "
                 "GITHUB_REPOSITORY is set, and the step needs `env: {GITHUB_TOKEN: ${{ github.token }}}`."
             )
-        api = given.get("GITHUB_API_URL") or "https://api.github.com"
-        return cls(given["GITHUB_REPOSITORY"], number, given["GITHUB_TOKEN"].strip(), api.rstrip("/"))
+        api = os.environ.get("GITHUB_API_URL") or "https://api.github.com"
+        token = os.environ["GITHUB_TOKEN"].strip()
+        return cls(os.environ["GITHUB_REPOSITORY"], number, token, api.rstrip("/"))
 
     def upsert(self, text: str) -> str:
         """Replace the comment that begins with `MARKER`, or write the first one. Returns its URL.
