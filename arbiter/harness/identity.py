@@ -97,7 +97,7 @@ class Identity:
         is."""
         if self.mode != other.mode:
             return f"the baseline was measured in mode {other.mode!r}, this run in mode {self.mode!r}"
-        now, then = (_of_row(each.rows, row) or "none" for each in (self, other))
+        now, then = (of_row(each.rows, row) or "none" for each in (self, other))
         if now != then:
             return f"{row} changed: version {then} then, {now} now"
         judges = self.judge_of(row), other.judge_of(row)
@@ -117,14 +117,14 @@ class Identity:
 
     def version_of(self, row: str) -> str | None:
         """The version of a row; None if it has none, such as `completed`."""
-        return _of_row(self.rows, row)
+        return of_row(self.rows, row)
 
     def judge_of(self, row: str) -> JudgeIdentity | None:
         """The judge of a row; None if no judge is asked."""
-        return _of_row(self.judges, row)
+        return of_row(self.judges, row)
 
 
-def _of_row(found: Mapping[str, T], row: str) -> T | None:
+def of_row(found: Mapping[str, T], row: str) -> T | None:
     """The entry of a row, or of the scorer that returned it among others."""
     name = _named(found, row)
     return None if name is None else found[name]

@@ -24,7 +24,7 @@ from arbiter.harness.agents import Agents, AgentsTarget
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.cache import Answers, Cache, CacheMode
 from arbiter.harness.cases import Case, Selection, checked_cases
-from arbiter.harness.gate import GateSettings, default_settings
+from arbiter.harness.gate import GateSettings, covers, default_settings
 from arbiter.harness.identity import Identity, changes_between
 from arbiter.harness.journal import FOLDER, Kept, Written, plain_fields, run_folder, runs_of
 from arbiter.harness.judging import Judging
@@ -289,7 +289,7 @@ class Suite:
         evaluators = [each.name for each in target.evaluators]
         known = [*evaluators, *(each.name for each in self.judges), EXPECT, COMPLETED]
         for name in self.gate.rows or ():
-            if not any(name == one or name.startswith(f"{one}.") for one in known):
+            if not any(covers(one, name) for one in known):
                 raise ConfigurationError(
                     f"gate: rows: the suite has no row {name!r}. Rows: {', '.join(known)}.{nearest(name, known)}"
                 )

@@ -6,7 +6,8 @@ A score is a reward only if its outcome is "scored", its scale has two ends, and
 graph read it: text that was steered by a score says nothing about that score. See docs/exports.md.
 """
 
-from arbiter.harness.exports.exporting import FORMATS, Export, ExportOptions, export_run
+from arbiter.harness.exports.exporting import FORMATS, Export, export_run
+from arbiter.harness.exports.forms import ExportOptions
 from arbiter.harness.exports.rewarding import Rewards
 
 __all__ = ["FORMATS", "Export", "ExportOptions", "Rewards", "export_run"]

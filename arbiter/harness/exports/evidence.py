@@ -11,6 +11,8 @@ from typing import Any
 
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.cases import Case
+from arbiter.harness.gate import covers
+from arbiter.harness.identity import of_row
 from arbiter.harness.journal import Written, node_runs_in
 from arbiter.harness.measures import Measure
 from arbiter.harness.results import CaseResult
@@ -32,31 +34,20 @@ class Rewarding:
         found: dict[str, list[float]] = {}
         for score in scores:
             low, high = score.scale
-            if (
-                score.outcome == "scored"
-                and score.value is not None
-                and math.isfinite(low)
-                and math.isfinite(high)
-                and (self.include_control or not score.used_for_control)
-                and self._takes(score.name)
-            ):
+            is_bounded = math.isfinite(low) and math.isfinite(high)
+            if score.value is not None and is_bounded and self._takes(score):
                 found.setdefault(score.name, []).append((score.value - low) / (high - low))
         return {name: fmean(values) for name, values in found.items()}
 
     def passed(self, scores: Iterable[Score]) -> bool | None:
         """True if all assertions among the rewards hold; None if there are none."""
-        held = [
-            score.passed
-            for score in scores
-            if score.passed is not None
-            and score.outcome == "scored"
-            and (self.include_control or not score.used_for_control)
-            and self._takes(score.name)
-        ]
+        held = [score.passed for score in scores if score.passed is not None and self._takes(score)]
         return all(held) if held else None
 
-    def _takes(self, name: str) -> bool:
-        return not self.rows or any(name == row or name.startswith(f"{row}.") for row in self.rows)
+    def _takes(self, score: Score) -> bool:
+        if score.outcome != "scored" or (score.used_for_control and not self.include_control):
+            return False
+        return not self.rows or any(covers(row, score.name) for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +126,7 @@ class Evidence:
 
     def version_of(self, row: str) -> str:
         """The version of the evaluator or scorer of a row; "" for an assertion."""
-        found = {measure.name: measure.version for measure in self.measures}
-        while row not in found and "." in row:
-            row = row.rpartition(".")[0]
-        return found.get(row, "")
+        return of_row({measure.name: measure.version for measure in self.measures}, row) or ""
 
 
 def _whole(case: Case, result: CaseResult) -> list[list[Mapping[str, Any]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,58 +12,15 @@ from typing import Any
 import yaml
 
 from arbiter.errors import ArbiterWarning, ConfigurationError, nearest
-from arbiter.harness.exports.evidence import Evidence, Rewarding
+from arbiter.harness.exports.evidence import Evidence
 from arbiter.harness.exports.files import ending, write_rows
-from arbiter.harness.exports.forms import FORMS, File, Form, Settings, part_of
+from arbiter.harness.exports.forms import FORMS, ExportOptions, File, part_of
 from arbiter.harness.exports.rewarding import Rewards
 from arbiter.harness.journal import FOLDER, run_folder
 from arbiter.harness.writing import write_whole
 
 FORMATS = tuple(FORMS)
 """The names of the forms."""
-_MARGIN = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
-    """The options of an export.
-
-    `rows` are the scores that are rewards; none means all. `include_control` counts also those that steered the
-    run. `margin` (above 0, at most 1) is the least difference of a pair as a share of the scale; None is 0.2.
-    `split` (between 0 and 1) is the share of cases, or of clusters of cases, that go into train.*; the others go into
-    test.*. `corrections` makes pairs of the drafts that correction gates sent back. `per_node` makes a row of
-    each node run. `suite` and `allow` are for "trl-grpo": the suite's file, by default the one in suites/ with
-    the name of the run's suite, and the prefixes under which it may name functions.
-    """
-
-    rows: Sequence[str] = ()
-    include_control: bool = False
-    margin: float | None = None
-    split: float | None = None
-    corrections: bool = False
-    per_node: bool = False
-    suite: Path | None = None
-    allow: Sequence[str] = ()
-
-    def check(self, name: str, form: Form) -> None:
-        """Raise `ConfigurationError` for a value out of range, or an option that the form has not."""
-        if self.margin is not None and not 0 < self.margin <= 1:
-            raise ConfigurationError(f"margin is {self.margin!r}; expected a number above 0 and at most 1.")
-        if self.split is not None and not 0 < self.split < 1:
-            raise ConfigurationError(f"split is {self.split!r}; expected a number between 0 and 1.")
-        if self.corrections and self.margin is not None:
-            raise ConfigurationError("margin is for pairs of repeats; pairs of corrections have none.")
-        given = {
-            "margin": self.margin is not None,
-            "corrections": self.corrections,
-            "per_node": self.per_node,
-        }
-        for option, is_given in given.items():
-            if is_given and option not in form.options:
-                others = ", ".join(each for each in FORMS if option in FORMS[each].options)
-                raise ConfigurationError(f"{option} has no effect on {name!r}; it is for {others}.")
-        if (self.suite is not None or self.allow) and not form.has_reward:
-            raise ConfigurationError(f"suite and allow have no effect on {name!r}; they are for trl-grpo.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,21 +48,14 @@ def export_run(
     if to not in FORMS:
         raise ConfigurationError(f"to is {to!r}; expected one of {', '.join(FORMS)}.{nearest(to, FORMS)}")
     form, given = FORMS[to], options or ExportOptions()
-    given.check(to, form)
+    given.check(to)
     evidence = Evidence.read(run_folder(run, Path(folder)))
     evidence.check_rows(given.rows)
-    settings = Settings(
-        rewarding=Rewarding(rows=given.rows, include_control=given.include_control),
-        margin=_MARGIN if given.margin is None else given.margin,
-        split=given.split,
-        corrections=given.corrections,
-        per_node=given.per_node,
-    )
     place = _default_place(evidence.suite, to) if out is None else Path(out)
     texts = {"reward.py": _reward_text(evidence, given, place)} if form.has_reward else {}
     tables: dict[str, tuple[File, list[dict[str, Any]]]] = {}
     for file in form.files:
-        tables |= _tables(file, evidence, settings, ending(lines=form.lines))
+        tables |= _tables(file, evidence, given, ending(lines=form.lines))
     if there := sorted(name for name in (*tables, *texts) if (place / name).exists()):
         raise ConfigurationError(f"{place / there[0]} is there already. Delete it, or choose another folder.")
     try:
@@ -130,15 +80,15 @@ def _default_place(suite: str, to: str) -> Path:
 
 
 def _tables(
-    file: File, evidence: Evidence, settings: Settings, end: str
+    file: File, evidence: Evidence, options: ExportOptions, end: str
 ) -> dict[str, tuple[File, list[dict[str, Any]]]]:
     """The files of a form by name, with their rows."""
     parts: dict[str, list[dict[str, Any]]] = {"train": []}
-    if settings.split is not None:
+    if options.split is not None:
         parts["test"] = []
     try:
-        for case, row in file.rows(evidence, settings):
-            parts[part_of(case, settings.split)].append(row)
+        for case, row in file.rows(evidence, options):
+            parts[part_of(case, options.split)].append(row)
     except ConfigurationError as error:
         if not file.optional:
             raise

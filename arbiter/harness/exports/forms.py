@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
@@ -19,20 +20,55 @@ Part = Literal["train", "test"]
 MESSAGES = "messages"
 """The type of a column of messages."""
 _CLOSE = 1e-9
+_MARGIN = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How rows are made: what is a reward, and the options of some forms.
+class ExportOptions:
+    """The options of an export.
 
-    `margin` is a share of the scale. `split` is the share of cases in the part "train"; None puts all there.
+    `rows` are the scores that are rewards; none means all. `include_control` counts also those that steered the
+    run. `margin` (above 0, at most 1) is the least difference of a pair as a share of the scale; None is 0.2.
+    `split` (between 0 and 1) is the share of cases, or of clusters of cases, that go into train.*; the others go into
+    test.*. `corrections` makes pairs of the drafts that correction gates sent back. `per_node` makes a row of
+    each node run. `suite` and `allow` are for "trl-grpo": the suite's file, by default the one in suites/ with
+    the name of the run's suite, and the prefixes under which it may name functions.
     """
 
-    rewarding: Rewarding = field(default_factory=Rewarding)
-    margin: float = 0.2
+    rows: Sequence[str] = ()
+    include_control: bool = False
+    margin: float | None = None
     split: float | None = None
     corrections: bool = False
     per_node: bool = False
+    suite: Path | None = None
+    allow: Sequence[str] = ()
+
+    @property
+    def rewarding(self) -> Rewarding:
+        """The scores that are rewards."""
+        return Rewarding(rows=self.rows, include_control=self.include_control)
+
+    def check(self, name: str) -> None:
+        """Raise `ConfigurationError` for a value out of range, or an option that the form of that name has not."""
+        form = FORMS[name]
+        if self.margin is not None and not 0 < self.margin <= 1:
+            raise ConfigurationError(f"margin is {self.margin!r}; expected a number above 0 and at most 1.")
+        if self.split is not None and not 0 < self.split < 1:
+            raise ConfigurationError(f"split is {self.split!r}; expected a number between 0 and 1.")
+        if self.corrections and self.margin is not None:
+            raise ConfigurationError("margin is for pairs of repeats; pairs of corrections have none.")
+        given = {
+            "margin": self.margin is not None,
+            "corrections": self.corrections,
+            "per_node": self.per_node,
+        }
+        for option, is_given in given.items():
+            if is_given and option not in form.options:
+                others = ", ".join(each for each in FORMS if option in FORMS[each].options)
+                raise ConfigurationError(f"{option} has no effect on {name!r}; it is for {others}.")
+        if (self.suite is not None or self.allow) and not form.has_reward:
+            raise ConfigurationError(f"suite and allow have no effect on {name!r}; they are for trl-grpo.")
 
 
 def part_of(case: Case, split: float | None) -> Part:
@@ -53,13 +89,14 @@ class File:
 
     name: str
     columns: Mapping[str, Any]
-    rows: Callable[[Evidence, Settings], Rows]
+    rows: Callable[[Evidence, ExportOptions], Rows]
     optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """A form of export. `lines` forms are always JSON lines. `options` are those of `Settings` that it has."""
+    """A form of export. `lines` forms are always JSON lines. `options` are those `ExportOptions` of some
+    forms that this one has."""
 
     files: Sequence[File]
     options: frozenset[str] = frozenset()
@@ -67,9 +104,9 @@ class Form:
     has_reward: bool = False
 
 
-def _steps(evidence: Evidence, settings: Settings) -> Rows:
+def _steps(evidence: Evidence, options: ExportOptions) -> Rows:
     cases = {case.id: case for case in evidence.cases}
-    for row in step_rows(evidence, settings.rewarding):
+    for row in step_rows(evidence, options.rewarding):
         yield cases[row["case_id"]], row
 
 
@@ -80,17 +117,17 @@ def _truth(case: Case) -> str | None:
     return None if case.expected is None else plain_text(case.expected)
 
 
-def _prompts(evidence: Evidence, settings: Settings) -> Rows:
+def _prompts(evidence: Evidence, options: ExportOptions) -> Rows:
     for case in evidence.cases:
         yield case, {"prompt": prompt_of(case.input), "ground_truth": _truth(case), "case_id": case.id}
 
 
-def _labelled(evidence: Evidence, settings: Settings) -> Rows:
+def _labelled(evidence: Evidence, options: ExportOptions) -> Rows:
     for case in evidence.cases:
         yield case, {"prompt": prompt_of(case.input), "label": _truth(case)}
 
 
-def _verl(evidence: Evidence, settings: Settings) -> Rows:
+def _verl(evidence: Evidence, options: ExportOptions) -> Rows:
     by_case: dict[str, list[Run]] = {}
     for run in evidence.runs:
         by_case.setdefault(run.case.id, []).append(run)
@@ -104,68 +141,64 @@ def _verl(evidence: Evidence, settings: Settings) -> Rows:
                 "reward": step.reward,
             }
             for run in by_case.get(case.id, ())
-            for step in steps_of(run, settings.rewarding)
+            for step in steps_of(run, options.rewarding)
             if step.reward is not None
         ]
-        yield (
-            case,
-            {
-                "data_source": evidence.suite,
-                "prompt": prompt_of(case.input),
-                "ability": case.tags[0] if case.tags else "agent",
-                "reward_model": {"style": "rule", "ground_truth": _truth(case)},
-                "extra_info": {
-                    "index": index,
-                    "split": part_of(case, settings.split),
-                    "node_rewards": rewards,
-                },
+        row = {
+            "data_source": evidence.suite,
+            "prompt": prompt_of(case.input),
+            "ability": case.tags[0] if case.tags else "agent",
+            "reward_model": {"style": "rule", "ground_truth": _truth(case)},
+            "extra_info": {
+                "index": index,
+                "split": part_of(case, options.split),
+                "node_rewards": rewards,
             },
-        )
+        }
+        yield case, row
 
 
 # Preferences --------------------------------------------------------------------------------------
 
 
-def _pairs(evidence: Evidence, settings: Settings) -> Rows:
-    found = _corrected(evidence) if settings.corrections else _differing(evidence, settings)
+def _pairs(evidence: Evidence, options: ExportOptions) -> Rows:
+    found = _corrected(evidence) if options.corrections else _differing(evidence, options)
     yield from found
 
 
-def _preferences(evidence: Evidence, settings: Settings) -> Rows:
-    for case, row in _pairs(evidence, settings):
+def _preferences(evidence: Evidence, options: ExportOptions) -> Rows:
+    for case, row in _pairs(evidence, options):
         yield case, {name: value for name, value in row.items() if name != "margin"}
 
 
-def _differing(evidence: Evidence, settings: Settings) -> Rows:
+def _differing(evidence: Evidence, options: ExportOptions) -> Rows:
     """Pairs of repeats of one case, compared on the rows that both have."""
     by_case: dict[str, list[tuple[Run, Mapping[str, float]]]] = {}
     for run in evidence.runs:
-        if run.result.status == "completed" and (rewards := settings.rewarding.values(run.result.scores)):
+        if run.result.status == "completed" and (rewards := options.rewarding.values(run.result.scores)):
             by_case.setdefault(run.case.id, []).append((run, rewards))
-    count = 0
+    count, least = 0, _MARGIN if options.margin is None else options.margin
     for case in evidence.cases:
         for (one, ours), (other, theirs) in combinations(by_case.get(case.id, ()), 2):
             common = ours.keys() & theirs.keys()
             if not common or one.result.output == other.result.output:
                 continue
             difference = fmean(ours[row] - theirs[row] for row in common)
-            if abs(difference) < settings.margin - _CLOSE:
+            if abs(difference) < least - _CLOSE:
                 continue
             better, worse = (one, other) if difference > 0 else (other, one)
             count += 1
-            yield (
-                case,
-                {
-                    "prompt": prompt_of(case.input),
-                    "chosen": completion_of(better.result.output),
-                    "rejected": completion_of(worse.result.output),
-                    "margin": round(abs(difference), 6),
-                },
-            )
+            row = {
+                "prompt": prompt_of(case.input),
+                "chosen": completion_of(better.result.output),
+                "rejected": completion_of(worse.result.output),
+                "margin": round(abs(difference), 6),
+            }
+            yield case, row
     if not count:
         twice = sum(len(runs) > 1 for runs in by_case.values())
         raise ConfigurationError(
-            f"the run {evidence.run_id} has no two repeats of one case whose rewards differ by {settings.margin:g}: "
+            f"the run {evidence.run_id} has no two repeats of one case whose rewards differ by {least:g}: "
             f"{twice} of {len(evidence.cases)} cases have two scored repeats. Run it with --repeats 4, lower --margin, "
             "or take the drafts of correction gates with --corrections."
         )
@@ -180,15 +213,13 @@ def _corrected(evidence: Evidence) -> Rows:
             if "original" not in data or "output" not in data:
                 continue
             count += 1
-            yield (
-                run.case,
-                {
-                    "prompt": prompt_of(data.get("input")),
-                    "chosen": completion_of(data["output"]),
-                    "rejected": completion_of(data["original"]),
-                    "margin": None,
-                },
-            )
+            row = {
+                "prompt": prompt_of(data.get("input")),
+                "chosen": completion_of(data["output"]),
+                "rejected": completion_of(data["original"]),
+                "margin": None,
+            }
+            yield run.case, row
     if not count:
         raise ConfigurationError(
             f"the run {evidence.run_id} has no draft that a correction gate sent back before it accepted another."
@@ -198,22 +229,20 @@ def _corrected(evidence: Evidence) -> Rows:
 # Node runs ----------------------------------------------------------------------------------------
 
 
-def _judged(evidence: Evidence, settings: Settings) -> Rows:
+def _judged(evidence: Evidence, options: ExportOptions) -> Rows:
     evidence.need_nodes()
     count = 0
     for run in evidence.runs:
-        for step in steps_of(run, settings.rewarding):
+        for step in steps_of(run, options.rewarding):
             if step.passed is None or "output" not in step.data:
                 continue
             count += 1
-            yield (
-                run.case,
-                {
-                    "prompt": prompt_of(step.data.get("input")),
-                    "completion": completion_of(step.data["output"]),
-                    "label": step.passed,
-                },
-            )
+            row = {
+                "prompt": prompt_of(step.data.get("input")),
+                "completion": completion_of(step.data["output"]),
+                "label": step.passed,
+            }
+            yield run.case, row
     if not count:
         raise ConfigurationError(
             f"the run {evidence.run_id} has no node run that passed or failed. Add an evaluator or scorer that "
@@ -221,9 +250,9 @@ def _judged(evidence: Evidence, settings: Settings) -> Rows:
         )
 
 
-def _stepwise(evidence: Evidence, settings: Settings) -> Rows:
+def _stepwise(evidence: Evidence, options: ExportOptions) -> Rows:
     evidence.need_nodes()
-    chains = [chain for run in evidence.runs for chain in _chains(run, settings)]
+    chains = [chain for run in evidence.runs for chain in _chains(run, options)]
     if not any(step.reward is not None for chain in chains for step in chain):
         raise ConfigurationError(
             f"the run {evidence.run_id} has no scored node run, so no step has a reward."
@@ -232,21 +261,19 @@ def _stepwise(evidence: Evidence, settings: Settings) -> Rows:
         if all(step.reward is None for step in chain):
             continue
         run = chain[0].run
-        given = chain[0].data.get("input") if settings.per_node else run.case.input
-        yield (
-            run.case,
-            {
-                "prompt": prompt_of(given),
-                "completions": [completion_of(step.data.get("output"))[-1]["content"] for step in chain],
-                "labels": [step.passed for step in chain],
-                "step_rewards": [step.reward for step in chain],
-            },
-        )
+        given = chain[0].data.get("input") if options.per_node else run.case.input
+        row = {
+            "prompt": prompt_of(given),
+            "completions": [completion_of(step.data.get("output"))[-1]["content"] for step in chain],
+            "labels": [step.passed for step in chain],
+            "step_rewards": [step.reward for step in chain],
+        }
+        yield run.case, row
 
 
-def _chains(run: Run, settings: Settings) -> list[list[Step]]:
-    steps = steps_of(run, settings.rewarding)
-    if settings.per_node:
+def _chains(run: Run, options: ExportOptions) -> list[list[Step]]:
+    steps = steps_of(run, options.rewarding)
+    if options.per_node:
         return [[step] for step in steps]
     for branches in run.nodes:
         if len(branches) > 1:
