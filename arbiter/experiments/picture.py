@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from arbiter.experiments.comparing import MetricComparison
-from arbiter.experiments.table import signed
+from arbiter.experiments.table1 import interval_text, signed
 from arbiter.statistics import p_text
 
 _WIDTH, _ROW, _TOP, _LEFT, _RIGHT = 760, 34, 56, 190, 190
@@ -86,7 +86,5 @@ def _line(row: MetricComparison, y: int, reach: float, *, several: bool) -> Iter
     first, last = _x(low, reach), _x(high, reach)
     yield f'<line x1="{first:.1f}" y1="{y}" x2="{last:.1f}" y2="{y}" stroke="{_MARK}" stroke-width="2"/>'
     yield f'<circle cx="{_x(mean, reach):.1f}" cy="{y}" r="5" fill="{_MARK}"/>'
-    text = (
-        f"{signed(test.mean)} [{signed(test.interval.low)}, {signed(test.interval.high)}]  p {p_text(row.p)}"
-    )
+    text = f"{signed(test.mean)} {interval_text(test.interval)}  p {p_text(row.p)}"
     yield f'<text x="{_WIDTH - _RIGHT + 14}" y="{y + 4}" font-size="12">{escape(text)}</text>'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal, TypeAlias
@@ -195,12 +195,9 @@ class Profile:
         )
 
 
-def _shipped(profiles: Iterable[Profile]) -> Mapping[str, Profile]:
-    return {profile.id: profile for profile in profiles}
-
-
-PROFILES: Mapping[str, Profile] = _shipped(
-    (
+PROFILES: Mapping[str, Profile] = {
+    profile.id: profile
+    for profile in (
         Profile(
             id="averageCustomer",
             population="Ordinary people of the United States, as diverse as its population: in background, work, "
@@ -229,7 +226,7 @@ PROFILES: Mapping[str, Profile] = _shipped(
             manner="You argue from your political convictions and defend them.",
         ),
     )
-)
+}
 """The profiles that ship with Arbiter, by id."""
 
 

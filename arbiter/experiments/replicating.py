@@ -15,8 +15,8 @@ from arbiter.errors import ConfigurationError, nearest
 from arbiter.experiments.comparing import MetricComparison
 from arbiter.experiments.results import ExperimentResult
 from arbiter.experiments.scenarios import SCENARIOS
-from arbiter.experiments.table import about, group_text, signed, widths_of
-from arbiter.experiments.table1 import COLUMNS, Table1Row, verify_table1
+from arbiter.experiments.table import about, group_text, widths_of
+from arbiter.experiments.table1 import COLUMNS, Table1Row, signed, verify_table1
 from arbiter.models import visible
 from arbiter.statistics import p_text
 

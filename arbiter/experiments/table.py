@@ -9,6 +9,7 @@ from statistics import fmean
 from arbiter.experiments.comparing import MetricComparison
 from arbiter.experiments.plans import ALPHA
 from arbiter.experiments.results import CONVERSATION, ExperimentResult
+from arbiter.experiments.table1 import interval_text, signed
 from arbiter.harness.calibration import UNLABELLED
 from arbiter.harness.scores import NINE
 from arbiter.models import visible
@@ -120,7 +121,7 @@ def _cells(row: MetricComparison) -> list[str]:
     test = row.paired
     delta, p, adjusted = _NONE, _NONE, _NONE
     if test is not None:
-        delta = f"{signed(test.mean)} [{signed(test.interval.low)}, {signed(test.interval.high)}]"
+        delta = f"{signed(test.mean)} {interval_text(test.interval)}"
         p, adjusted = _p(row.p), _p(row.adjusted)
     elif row.untested and row.difference is not None:
         delta = signed(row.difference)
@@ -179,8 +180,3 @@ def group_text(scores: tuple[float, ...]) -> str:
     if len(scores) < 2:
         return mean
     return f"{mean} ({half_up(paired(scores).sd, 2):.2f})"
-
-
-def signed(number: float, digits: int = 2) -> str:
-    """A number with its sign, halves up, and a real minus."""
-    return f"{half_up(number, digits):+.{digits}f}".replace("-", "−")

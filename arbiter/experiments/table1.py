@@ -241,11 +241,12 @@ class Table1:
             counts = f"N_a {each.agents} · N_e {each.environments} · treatment {each.treatment}"
             yield f"\n {each.id:<3} {each.scenario}   {counts}\n{head}"
             for row in each.rows:
-                t_mean, t_sd, c_mean, c_sd, delta, p, star = row.recomputed
+                t_mean, t_sd, c_mean, c_sd, _, p, star = row.recomputed
                 n = f"{len(row.treatment)}/{len(row.control)}"
+                delta = signed(row.test.difference)
                 yield (
-                    f" {row.label:<20}  {f'{t_mean} ({t_sd})':<13}  {f'{c_mean} ({c_sd})':<13}  {_minus(delta):<6}  "
-                    f"{p + star:<8}  {_signed(row.d):<6}  {n:<8}  {row.agreeing}/{len(CELLS)}"
+                    f" {row.label:<20}  {f'{t_mean} ({t_sd})':<13}  {f'{c_mean} ({c_sd})':<13}  "
+                    f"{delta:<6}  {p + star:<8}  {signed(row.d):<6}  {n:<8}  {row.agreeing}/{len(CELLS)}"
                 )
         yield ""
 
@@ -259,7 +260,7 @@ class Table1:
                 counts = f"{len(row.treatment)} and {len(row.control)} environments"
                 yield f"{name} cannot be paired: {counts} have a score"
                 continue
-            delta = f"{_signed(found.test.mean, 3)} {_interval(found.test.interval)}"
+            delta = f"{signed(found.test.mean, 3)} {interval_text(found.test.interval)}"
             tests = f"paired t {p_text(found.test.p):<6}  sign-flip {p_text(found.flip):<6}"
             yield f"{name} {delta:<26}  {tests}  table {row.recomputed[5]}{row.recomputed[6]}"
 
@@ -413,13 +414,10 @@ def _two(number: float) -> str:
     return f"{half_up(number, 2):.2f}"
 
 
-def _minus(text: str) -> str:
-    return text.replace("-", "−")
+def signed(number: float, digits: int = 2) -> str:
+    """A number with its sign, halves up, and a real minus."""
+    return f"{half_up(number, digits):+.{digits}f}".replace("-", "−")
 
 
-def _signed(number: float, digits: int = 2) -> str:
-    return _minus(f"{half_up(number, digits):+.{digits}f}")
-
-
-def _interval(interval: Interval) -> str:
-    return f"[{_signed(interval.low)}, {_signed(interval.high)}]"
+def interval_text(interval: Interval) -> str:
+    return f"[{signed(interval.low)}, {signed(interval.high)}]"
