@@ -306,8 +306,11 @@ class _Loader:
                     limits=Limits(**self.file.limits.model_dump()),
                 )
             except ConfigurationError as error:
-                self.mistakes.append(self.document.mistake((), str(error)))
+                self.wrong((), str(error))
         raise PackError(self.mistakes)
+
+    def wrong(self, place: Place, said: str) -> None:
+        self.mistakes.append(self.document.mistake(place, said))
 
     def report_unused(self) -> None:
         """Name the models that nothing in the file uses. The rules of a constitution may, which are read with the
@@ -331,7 +334,7 @@ class _Loader:
     def cases(self) -> Iterator[Case]:
         is_of_agents = self.file.target is not None and self.file.target.agents is not None
         if not self.file.cases and not is_of_agents and not self.unread & {"cases", "target"}:
-            self.mistakes.append(self.document.mistake(("cases",), "expected at least one case, got none"))
+            self.wrong(("cases",), "expected at least one case, got none")
         self.mistakes += unquoted(self.document, 2)
         for number, data in self.items("cases", self.file.cases):
             place: Place = ("cases", number)
@@ -351,23 +354,19 @@ class _Loader:
                 self.mistakes += error.mistakes
             except OSError as error:
                 said = f"expected a file that can be read, got {data['from']!r}: {error.strerror or error}"
-                self.mistakes.append(self.document.mistake((*place, "from"), said))
-
-    def explain(self, place: Place, model: type[PackModel], data: Any, error: ValidationError) -> None:
-        for where, said in explain(model, data, error):
-            self.mistakes.append(self.document.mistake((*place, *where), said))
+                self.wrong((*place, "from"), said)
 
     def scorers(self) -> Iterator[tuple[int, Any]]:
         """The scorers by their numbers in the file."""
         for number, data in self.items("scorers", self.file.scorers):
             place: Place = ("scorers", number)
             if not is_mapping(data):
-                self.mistakes.append(self.document.mistake(place, f"expected a mapping, got {data!r:.60}"))
+                self.wrong(place, f"expected a mapping, got {data!r:.60}")
                 continue
             try:
                 scorer = self.scorer(place, dict(data))
             except ArbiterError as error:
-                self.mistakes.append(self.document.mistake(place, str(error)))
+                self.wrong(place, str(error))
             else:
                 if scorer is not None:
                     yield number, scorer
@@ -381,13 +380,14 @@ class _Loader:
             got = "nothing" if use is None else repr(use)
             hint = nearest(str(use), SCORERS)
             said = f"expected one of {', '.join(SCORERS)}, or a function as package.module:name, got {got}.{hint}"
-            self.mistakes.append(self.document.mistake((*place, "use"), said))
+            self.wrong((*place, "use"), said)
             return None
         model = ScorerEntry if known is None else known[0]
         try:
             entry: Any = model.model_validate(data)
         except ValidationError as error:
-            self.explain(place, model, data, error)
+            for where, said in explain(model, data, error):
+                self.wrong((*place, *where), said)
             return None
         return known[1](entry, self.models) if known is not None else self.function(place, entry)
 
@@ -399,7 +399,7 @@ class _Loader:
                 f"expected a function under an allowed prefix ({allowed}), got {entry.use!r}. "
                 f"Allow it: --allow {path.partition(':')[0].partition('.')[0]}."
             )
-            self.mistakes.append(self.document.mistake((*place, "use"), said))
+            self.wrong((*place, "use"), said)
             return None
         found = load_object(path, "function")
         made: Any = found() if isinstance(found, type) else found
@@ -418,7 +418,7 @@ class _Loader:
             place = ("scorers", number, "name")
             if scorer.name in known:
                 said = f"expected a name of its own, got {scorer.name!r}, which {known[scorer.name]} has"
-                self.mistakes.append(self.document.mistake(place, said))
+                self.wrong(place, said)
             known[scorer.name] = f"{self.document.file}:{self.document.line(('scorers', number))}"
 
     def useless_seed(self, scorers: Iterable[Any]) -> None:
@@ -428,7 +428,7 @@ class _Loader:
             said = (
                 "expected a scorer that samples (adherence, consistency), got none: seed would have no effect"
             )
-            self.mistakes.append(self.document.mistake(("seed",), said))
+            self.wrong(("seed",), said)
 
     def without_persona(self, agents: Agents | None) -> None:
         """Report scorers of dimensions that lack the persona or the channel that they judge."""
@@ -439,36 +439,33 @@ class _Loader:
             if agents is not None and use in OF_CHANNELS and not agents.channels:
                 said = f"expected target.channels, because {use} is about a whole channel, got none"
             if said:
-                self.mistakes.append(self.document.mistake(("scorers", number), said))
+                self.wrong(("scorers", number), said)
+
+    def useless(self, names: Sequence[str], instead: str) -> None:
+        """Report the settings of the target with these names that are given, and would have no effect."""
+        given = set[str]() if self.file.target is None else self.file.target.model_fields_set
+        for name in names:
+            if name in given:
+                self.wrong(("target", name), f"expected {instead}: {name} would have no effect")
 
     def agents(self) -> Agents | None:
         """The agents of the target; None if it has none, or if they are wrong."""
         given = self.file.target
         if given is None or given.agents is None:
-            for name in ("messages", "window", "until", "history", "channels"):
-                if given is not None and name in given.model_fields_set:
-                    said = f"expected agents beside it, got none: {name} would have no effect"
-                    self.mistakes.append(self.document.mistake(("target", name), said))
+            self.useless(("messages", "window", "until", "history", "channels"), "agents beside it, got none")
             return None
         if both := [name for name in ("graph", "function", "outputs") if getattr(given, name) is not None]:
             said = f"expected exactly one of graph, function, outputs and agents, got agents and {both[0]}"
-            self.mistakes.append(self.document.mistake(("target",), said))
+            self.wrong(("target",), said)
         if self.file.cases:
             said = "expected none, because each agent and channel is a case, got some"
-            self.mistakes.append(self.document.mistake(("cases",), said))
-        for name in ("output", "configurable", "fresh", "record"):
-            if name in given.model_fields_set:
-                said = f"expected a graph, got agents: {name} would have no effect"
-                self.mistakes.append(self.document.mistake(("target", name), said))
+            self.wrong(("cases",), said)
+        self.useless(("output", "configurable", "fresh", "record"), "a graph, got agents")
         if given.messages is None:
-            self.mistakes.append(
-                self.document.mistake(
-                    ("target",), "expected messages, a .jsonl file or the URL of a store, got none"
-                )
-            )
+            self.wrong(("target",), "expected messages, a .jsonl file or the URL of a store, got none")
         wrong = dict(mistakes_in_times(given.window, given.until, given.history))
         for name, said in wrong.items():
-            self.mistakes.append(self.document.mistake(("target", name), said))
+            self.wrong(("target", name), said)
         agents = list(self.each_agent(given))
         if wrong or len(agents) < len(given.agents):
             return None
@@ -482,7 +479,7 @@ class _Loader:
                 channels=given.channels,
             )
         except ConfigurationError as error:
-            self.mistakes.append(self.document.mistake(("target",), str(error)))
+            self.wrong(("target",), str(error))
             return None
 
     def each_agent(self, given: TargetEntry) -> Iterator[Agent]:
@@ -494,7 +491,7 @@ class _Loader:
                 continue
             except ConfigurationError as error:
                 where = ("target", "agents", name, "persona")
-                self.mistakes.append(self.document.mistake(where, str(error)))
+                self.wrong(where, str(error))
                 continue
             graph = None
             if entry.graph is not None:
@@ -517,28 +514,21 @@ class _Loader:
         if len(kinds) != 1:
             got = " and ".join(kinds) or "none of them"
             said = f"expected exactly one of graph, function, outputs and agents, got {got}"
-            self.mistakes.append(self.document.mistake(("target",), said))
+            self.wrong(("target",), said)
             return None
-        for name in ("constitution", "output", "fresh", "configurable"):
-            if kinds != ["graph"] and name in given.model_fields_set:
-                said = f"expected a graph, got {kinds[0]}: {name} would have no effect"
-                self.mistakes.append(self.document.mistake(("target", name), said))
+        if kinds != ["graph"]:
+            self.useless(("constitution", "output", "fresh", "configurable"), f"a graph, got {kinds[0]}")
         if given.record and kinds != ["function"]:
-            said = f"expected a function, got {kinds[0]}: record would have no effect"
-            self.mistakes.append(self.document.mistake(("target", "record"), said))
+            self.useless(("record",), f"a function, got {kinds[0]}")
         if "thread_id" in given.configurable:
             said = "expected no thread_id: each case runs in a thread of its own"
-            self.mistakes.append(self.document.mistake(("target", "configurable", "thread_id"), said))
+            self.wrong(("target", "configurable", "thread_id"), said)
         if kinds == ["outputs"] and given.watch:
-            said = "expected a graph or a function, got outputs: watch would have no effect"
-            self.mistakes.append(self.document.mistake(("target", "watch"), said))
-        outputs: Mapping[str, Any] = {}
-        if kinds == ["outputs"]:
-            outputs = self.outputs(str(given.outputs))
+            self.useless(("watch",), "a graph or a function, got outputs")
         return TargetFile(
             graph=given.graph,
             function=given.function,
-            outputs=outputs if kinds == ["outputs"] else None,
+            outputs=None if given.outputs is None else self.outputs(given.outputs),
             constitution=given.constitution,
             output=given.output,
             watch=given.watch,
@@ -556,7 +546,7 @@ class _Loader:
             self.mistakes += error.mistakes
         except OSError as error:
             said = f"expected a file that can be read, got {path!r}: {error.strerror or error}"
-            self.mistakes.append(self.document.mistake(("target", "outputs"), said))
+            self.wrong(("target", "outputs"), said)
         return {}
 
 
