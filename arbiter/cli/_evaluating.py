@@ -18,13 +18,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from arbiter._objects import import_from_here
-from arbiter.cli._options import check_place
+from arbiter.cli._options import Screen, check_place
 from arbiter.cli._streams import each_warning_once, reader_may_leave, stdout_for_results, wait_for_no_thread
 from arbiter.errors import ConfigurationError, PackError, nearest
 from arbiter.harness.agent_baselines import baseline_files
@@ -51,8 +49,6 @@ FORMATS = {"table": "", "json": "", "md": "markdown", "html": "page", "junit": "
 """What `--format` takes, each with the module of its form."""
 _WHOLE_DOCUMENTS = ("json", "html", "junit")
 """Forms of which two after each other cannot be read."""
-_ID = 24
-"""The characters of a run's id."""
 _WORST = (130, 2, 1, 5, 0)
 """Exit codes, the one that counts for several suites first."""
 out = Console(highlight=False, soft_wrap=False)
@@ -457,21 +453,15 @@ def _lines(text: str) -> list[Text]:
 
 def list_runs() -> None:
     """Print a line for each run."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for title in ("run", "suite", "target", "cases", "state"):
-        # The id is for other commands, so it is never cut.
-        table.add_column(
-            title, justify="right" if title == "cases" else "left", min_width=_ID if title == "run" else 1
-        )
+    rows: list[tuple[str, ...]] = []
     for folder in runs_in():
         try:
             found = summary_of(folder)
         except ConfigurationError as error:  # one broken run hides no other
             err.print(Text(visible(str(error)), "yellow"), soft_wrap=True)
             continue
-        cells = [folder.name, found.suite, found.target, f"{found.done:,}", found.state]
-        table.add_row(*(Text(visible(cell)) for cell in cells))
-    out.print(table)
+        rows.append((folder.name, found.suite, found.target, f"{found.done:,}", found.state))
+    Screen("table").table(("run", "suite", "target", ">cases", "state"), rows)
 
 
 def write_report(run: str, path: Path) -> Path:

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from arbiter._objects import import_from_here
 from arbiter.cli._evaluating import Progress, ends_in_good_order
-from arbiter.cli._options import check_format, check_place, model_given, opened
+from arbiter.cli._options import Screen, check_format, check_place, model_given, opened
 from arbiter.cli._store import opened_store
 from arbiter.cli._streams import stdout_for_results
 from arbiter.errors import ArbiterWarning, ConfigurationError
@@ -34,8 +32,6 @@ from arbiter.models import visible
 from arbiter.personas import Persona
 
 FORMATS = ("table", "json")
-_WIDE = 2_000
-out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -205,14 +201,17 @@ def dry(scenarios: Sequence[str] | None, settings: Settings, format: str, plan: 
     if plan is not None:
         planned[0].plan.check(ExperimentPlan.read(plan))
     if format == "json":
-        plans = [{**each.plan.to_dict(), "hash": each.plan.hash, **_counts(each)} for each in planned]
+        plans = [
+            {
+                **each.plan.to_dict(),
+                "hash": each.plan.hash,
+                "table": dict(zip(COLUMNS, each.plan.row(each.corrections), strict=True)),
+            }
+            for each in planned
+        ]
         typer.echo(json.dumps(plans, ensure_ascii=False))
         return
-    _print_table(COLUMNS, [each.plan.row(each.corrections) for each in planned])
-
-
-def _counts(experiment: Experiment) -> dict[str, Any]:
-    return {"table": dict(zip(COLUMNS, experiment.plan.row(experiment.corrections), strict=True))}
+    Screen("table").table(COLUMNS, [each.plan.row(each.corrections) for each in planned])
 
 
 def write_plan(scenario: str | None, settings: Settings, file: Path) -> None:
@@ -251,21 +250,7 @@ def list_runs() -> None:
             continue
         done = f"{found.done:,} of {found.total:,}"
         rows.append((folder.name, found.suite.removeprefix("experiment:"), done, found.state))
-    _print_table(("run", "scenario", "environments × arms", "state"), rows)
-
-
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table as wide as its texts are."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in columns:
-        table.add_column(name, no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
-    wide = Console(highlight=False, width=_WIDE, color_system=None)
-    with wide.capture() as captured:
-        wide.print(table)
-    for line in captured.get().splitlines():
-        out.print(Text(line.rstrip()))
+    Screen("table").table(("run", "scenario", "environments × arms", "state"), rows)
 
 
 # Table 1 ------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from arbiter.errors import ConfigurationError
 from arbiter.experiments import MetricComparison, verify_table1
 from arbiter.experiments.comparing import compared
 from arbiter.experiments.picture import forest
-from arbiter.experiments.table import signed
+from arbiter.experiments.table1 import signed
 from arbiter.statistics import p_text
 from tests.experiments.experiment_support import experiment
 from tests.support import Lazy
