@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from arbiter._values.versions import Version
 from arbiter.experiments.scenarios import is_of_agents
+from arbiter.harness.dimensions import score_of_dimension
 from arbiter.harness.results import CaseRun
 from arbiter.harness.scores import COUNT, NINE, Score, failed
 from arbiter.models import ChatModel, Judge
@@ -28,7 +29,6 @@ from arbiter.personas import (
     IdeasScorer,
     Persona,
     PropositionSet,
-    ScorerResult,
     Trajectory,
     load_propositions,
 )
@@ -124,17 +124,4 @@ class MetricScorer:
                 result = await scorer.ascore(said)
         except Exception as error:
             return failed(name, error, scale=self.scale)
-        return self._as_score(name, result)
-
-    def _as_score(self, name: str, result: ScorerResult) -> Score:
-        is_scored = result.outcome == "scored"
-        return Score(
-            name,
-            result.overall if is_scored else None,
-            outcome=result.outcome,
-            reason=result.reason,
-            scale=self.scale,
-            calls=result.calls,
-            usage=None if result.token_usage is None else dict(result.token_usage),
-            raw=None if is_scored else result.overall,
-        )
+        return score_of_dimension(name, result, self.scale)

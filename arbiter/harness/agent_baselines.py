@@ -8,7 +8,7 @@ by `max_drop` alone, as elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -99,14 +99,19 @@ def _of(agents: Sequence[str], baseline: Baseline) -> Baseline:
         baseline,
         identity=replace(baseline.identity, cases={id: of for id, of in known.items() if id not in others}),
         rows={
-            name: replace(
-                row,
-                cases={case: values for case, values in row.cases.items() if case not in others},
-                missing={case: outcomes for case, outcomes in row.missing.items() if case not in others},
-            )
+            name: _of_cases(row, {*row.cases, *row.missing} - others)
             for name, row in baseline.rows.items()
             if _owner(name, {*agents, *others}) not in others
         },
+    )
+
+
+def _of_cases(row: Row, cases: Collection[str]) -> Row:
+    """The part of a row that is about these cases."""
+    return replace(
+        row,
+        cases={case: values for case, values in row.cases.items() if case in cases},
+        missing={case: outcomes for case, outcomes in row.missing.items() if case in cases},
     )
 
 
@@ -148,11 +153,7 @@ def _part(baseline: Baseline, id: str, owners: Mapping[str, str], results: Itera
     """The baseline of one agent."""
     own = {name: row for name, row in baseline.rows.items() if owners[name] == id}
     shared = {
-        name: replace(
-            row,
-            cases={case: values for case, values in row.cases.items() if case == id},
-            missing={case: outcomes for case, outcomes in row.missing.items() if case == id},
-        )
+        name: _of_cases(row, {id})
         for name, row in baseline.rows.items()
         if not owners[name] and id in {*row.cases, *row.missing}
     }

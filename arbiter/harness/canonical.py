@@ -9,6 +9,8 @@ from typing import Any, TypeGuard, TypeVar
 
 from pydantic_core import to_json
 
+from arbiter._values.copies import jsonable
+
 T = TypeVar("T")
 _AT_ONCE = 100
 
@@ -52,6 +54,11 @@ def plain_copy(value: Any) -> Any:
     if is_tuple(value):
         return tuple(map(plain_copy, value))
     return value  # all else in JSON is immutable
+
+
+def text_of(value: Any) -> str:
+    """A text unchanged, any other value as JSON."""
+    return value if isinstance(value, str) else json.dumps(jsonable(value), ensure_ascii=False)
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:

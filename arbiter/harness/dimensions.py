@@ -7,21 +7,19 @@ was asked about has no score, and the 9 that it stands for is kept as `raw`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from arbiter._constitution.documents import PackModel
-from arbiter._values.copies import jsonable
 from arbiter._values.versions import Version, hash_of
 from arbiter.errors import ConfigurationError
-from arbiter.harness.canonical import is_list, is_mapping
+from arbiter.harness.canonical import is_list, is_mapping, text_of
 from arbiter.harness.results import CaseRun
-from arbiter.harness.scores import COUNT, NINE, Score
+from arbiter.harness.scores import COUNT, NINE, Scale, Score
 from arbiter.models import Judge
 from arbiter.personas import (
     AdherenceScorer,
@@ -40,11 +38,11 @@ from arbiter.personas._scorers import element_id
 IDEAS = "ideas_quantity"
 OF_CHANNELS = frozenset({"convergence", IDEAS})
 """The dimensions of a whole channel; the others are of one agent."""
-_NAMED = r"^[\w-]+$"
+RowName = Annotated[str, Field(pattern=r"^[\w-]+$", description="the name of its row")]
 
 
 class Entry(PackModel):
-    name: str = Field(pattern=_NAMED, description="the name of its row")
+    name: RowName
     judge: str = Field(description="the name of a model under `models`, or a text like openai:gpt-5-mini")
     at_least: float | None = Field(
         None, ge=0, le=9, description="passes from here on; without it, nothing fails"
@@ -167,26 +165,31 @@ class DimensionScorer:
 
     def _score(self, found: ScorerResult) -> Score:
         models = (one.model for part in found.propositions for one in part.results if one.model)
-        score = Score(
-            "",
-            found.overall,
-            None
-            if self.entry.at_least is None or found.overall is None
-            else found.overall >= self.entry.at_least,
-            outcome=found.outcome,
-            reason=found.reason,
-            scale=self.scale,
-            calls=found.calls,
-            usage=None if found.token_usage is None else dict(found.token_usage),
+        score, least = score_of_dimension("", found, self.scale), self.entry.at_least
+        return replace(
+            score,
+            passed=None if least is None or score.value is None else score.value >= least,
             model=next(models, ""),
             sample_size=found.sample_size,
             propositions={
                 part.proposition_id: part.score for part in found.propositions if part.score is not None
             },
         )
-        if found.outcome == "scored":
-            return score
-        return replace(score, value=None, passed=None, raw=found.overall)
+
+
+def score_of_dimension(name: str, found: ScorerResult, scale: Scale) -> Score:
+    """The result of a persona scorer as a score. A value without evidence is kept as `raw`."""
+    is_scored = found.outcome == "scored"
+    return Score(
+        name,
+        found.overall if is_scored else None,
+        outcome=found.outcome,
+        reason=found.reason,
+        scale=scale,
+        calls=found.calls,
+        usage=None if found.token_usage is None else dict(found.token_usage),
+        raw=None if is_scored else found.overall,
+    )
 
 
 _SOMEBODY = Persona("the agent", "Any character.")
@@ -256,9 +259,7 @@ def _messages_in(value: Any) -> list[Any] | None:
 def _text(value: Any) -> str:
     """A text, the only text of a mapping, else JSON."""
     parts: Any = list(value.values()) if is_mapping(value) else [value]
-    if len(parts) == 1 and isinstance(parts[0], str):
-        return parts[0]
-    return json.dumps(jsonable(value), ensure_ascii=False)
+    return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else text_of(value)
 
 
 DIMENSIONS: Mapping[str, type[Entry]] = {

@@ -12,6 +12,7 @@ from jsonschema.validators import validator_for
 from arbiter._conditions import Condition
 from arbiter._values.copies import jsonable
 from arbiter.errors import ConditionError, ConfigurationError, nearest
+from arbiter.harness.canonical import text_of
 from arbiter.harness.cases import Case
 from arbiter.harness.results import CaseRun
 from arbiter.harness.scores import Score
@@ -129,12 +130,8 @@ def check_for(key: str, value: Any, nodes: Sequence[str] | None = None) -> Check
     return _MAKERS[key](value)
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(jsonable(value), ensure_ascii=False)
-
-
 def _short(value: Any) -> str:
-    text = _text(value)
+    text = text_of(value)
     return text if len(text) <= 200 else text[:197] + "..."
 
 
@@ -150,7 +147,7 @@ def contains(wanted: str | Sequence[str]) -> Check:
     texts = [wanted] if isinstance(wanted, str) else list(wanted)
 
     def check(run: CaseRun) -> str | None:
-        output = _text(run.output)
+        output = text_of(run.output)
         missing = [text for text in texts if text not in output]
         return f"{', '.join(map(repr, missing))} is not in {_short(output)}" if missing else None
 
@@ -167,7 +164,7 @@ def matches(pattern: str) -> Check:
         raise ConfigurationError(f"{pattern!r} is not a regular expression: {error.problem}") from None
 
     def check(run: CaseRun) -> str | None:
-        found = holds.evaluate({"output": _text(run.output)})
+        found = holds.evaluate({"output": text_of(run.output)})
         return None if found else f"{pattern!r} does not match {_short(run.output)}"
 
     return check

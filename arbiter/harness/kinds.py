@@ -14,7 +14,7 @@ from arbiter.errors import ConfigurationError, nearest
 from arbiter.evaluators import JudgeEvaluator
 from arbiter.harness.canonical import is_mapping
 from arbiter.harness.cases import Order
-from arbiter.harness.dimensions import DIMENSIONS, DimensionScorer
+from arbiter.harness.dimensions import DIMENSIONS, DimensionScorer, RowName
 from arbiter.harness.expectations import Check, condition, contains, equals, fits_schema, matches, ran
 from arbiter.harness.results import CaseRun
 from arbiter.harness.scorers import Scorer
@@ -53,7 +53,7 @@ class BuiltIn:
 
 
 class _Entry(PackModel):
-    name: str = Field(pattern=r"^[\w-]+$", description="the name of its row")
+    name: RowName
 
 
 class ScorerEntry(_Entry):
@@ -109,7 +109,7 @@ class _Seconds(_Amount):
 
 
 class _Trajectory(Order):
-    name: str = Field(pattern=r"^[\w-]+$", description="the name of its row")
+    name: RowName
     use: Literal["trajectory"]
 
 
@@ -193,12 +193,6 @@ def _checks(check: Callable[[Any], Check]) -> Maker:
     return lambda entry, models: BuiltIn(entry.name, _checking(check(entry)), entry)
 
 
-def _trajectory(entry: _Trajectory) -> Check:
-    if entry.chosen is None:
-        raise ConfigurationError("expected exactly one of strict, unordered, subset and superset")
-    return ran(entry)
-
-
 def _dimension(entry: Any, models: Mapping[str, Any]) -> DimensionScorer:
     return DimensionScorer(entry, entry.use, judge_of(models.get(entry.judge, entry.judge)))
 
@@ -218,7 +212,7 @@ SCORERS: Mapping[str, tuple[type[PackModel], Maker]] = {
     "tokens": (_Tokens, _counts(lambda run: run.known_tokens)),
     "usd": (_Usd, _counts(lambda run: run.usd)),
     "seconds": (_Seconds, _counts(lambda run: run.duration)),
-    "trajectory": (_Trajectory, _checks(_trajectory)),
+    "trajectory": (_Trajectory, _checks(ran)),
     "judge": (_Judge, lambda entry, models: RubricScorer(entry, models)),
     **{use: (model, _dimension) for use, model in DIMENSIONS.items()},
 }

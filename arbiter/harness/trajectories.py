@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.canonical import is_list, is_mapping
@@ -129,17 +129,13 @@ def mismatch(how: str, expected: Sequence[Any], steps: _Steps) -> str | None:
 
 def _alternatives(element: Any) -> list[Any]:
     """The names of one step: several for `{all: [...]}`."""
-    if isinstance(element, Mapping):
-        parts = cast("Mapping[str, Any]", element)
-        if "all" in parts:
-            return list(parts["all"])
-    return [element]
+    return list(element["all"]) if is_mapping(element) and "all" in element else [element]
 
 
 def _fits(wanted: Any, found: tuple[str, str | None]) -> bool:
-    if isinstance(wanted, Mapping):
-        instruction = cast("Mapping[str, Any]", wanted).get("instruction")
-        return found[1] is not None and find_instruction(str(instruction)).qualified == found[1]
+    if is_mapping(wanted):
+        named = str(wanted.get("instruction"))
+        return found[1] is not None and find_instruction(named).qualified == found[1]
     return bool(found[0] == wanted)
 
 
@@ -200,10 +196,7 @@ def _superset(wanted: Sequence[Sequence[Any]], steps: _Steps) -> str | None:
 
 
 def _shown(wanted: Sequence[Any]) -> str:
-    names = [
-        str(cast("Mapping[str, Any]", one).get("instruction", one)) if isinstance(one, Mapping) else str(one)
-        for one in wanted
-    ]
+    names = [str(one.get("instruction", one) if is_mapping(one) else one) for one in wanted]
     return ", ".join(names) or "nothing"
 
 
@@ -237,11 +230,8 @@ def problem_in(expected: Sequence[Any], nodes: Iterable[str] | None = None) -> s
     known = None if nodes is None else set(nodes)
     for element in expected:
         for one in _alternatives(element):
-            if isinstance(one, Mapping):
-                keys = set(cast("Mapping[str, Any]", one))
-                if keys != {"instruction"}:
-                    return f"expected a name, {{instruction: ...}} or {{all: [...]}}, got {one!r:.80}"
-                find_instruction(str(cast("Mapping[str, Any]", one)["instruction"]))
+            if is_mapping(one) and set(one) == {"instruction"}:
+                find_instruction(str(one["instruction"]))
             elif not isinstance(one, str):
                 return f"expected a name, {{instruction: ...}} or {{all: [...]}}, got {one!r:.80}"
             elif known is not None and one not in known:

@@ -7,8 +7,7 @@ from typing import Any
 
 from langchain_core.messages import convert_to_messages, convert_to_openai_messages
 
-from arbiter._values.copies import jsonable
-from arbiter.harness.canonical import is_list, is_mapping
+from arbiter.harness.canonical import is_list, is_mapping, text_of
 
 Message = dict[str, Any]
 
@@ -70,9 +69,7 @@ def _text(value: Any) -> str:
 
 def plain_text(value: Any) -> str:
     """A text unchanged, any other value as JSON, None as ""."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(jsonable(value), ensure_ascii=False)
+    return "" if value is None else text_of(value)
 
 
 def said(completion: Any) -> str:
