@@ -68,16 +68,6 @@ class Cache:
                 "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (key, text, time.time())
             )
 
-    def __len__(self) -> int:
-        with self._lock:
-            found: int = self._connection.execute("SELECT count(*) FROM answers").fetchone()[0]
-        return found
-
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._connection.execute("DELETE FROM answers")
-
     def close(self) -> None:
         """Close the file."""
         with self._lock:

@@ -12,8 +12,9 @@ from pydantic import Field, ValidationError
 
 from arbiter._constitution.documents import PackModel, explain, path_of
 from arbiter._values.copies import jsonable
+from arbiter._values.states import is_whole
 from arbiter.errors import ConfigurationError, nearest
-from arbiter.harness.canonical import canonical, digest
+from arbiter.harness.canonical import canonical, digest, is_mapping
 
 _ID = re.compile(r"[\w.:-]{1,200}")
 MAX_INPUT = 1_000_000
@@ -118,13 +119,8 @@ class Case:
         else:
             object.__setattr__(self, "is_named", True)
         object.__setattr__(self, "expect", self._expectation())
-        if isinstance(self.tags, str):
-            object.__setattr__(self, "tags", (self.tags,))
-        else:
-            object.__setattr__(self, "tags", tuple(self.tags))
-        if self.repeats is not None and (
-            isinstance(self.repeats, bool) or not isinstance(cast(Any, self.repeats), int) or self.repeats < 1
-        ):
+        object.__setattr__(self, "tags", (self.tags,) if isinstance(self.tags, str) else tuple(self.tags))
+        if self.repeats is not None and not is_whole(self.repeats, least=1):
             raise ConfigurationError(
                 f"{self._place(self.id)}: repeats is {self.repeats!r}; expected a whole number from 1."
             )
@@ -137,11 +133,11 @@ class Case:
         given: Any = self.expect
         if given is None or isinstance(given, Expect):
             return given
-        if not isinstance(given, Mapping):
+        if not is_mapping(given):
             raise ConfigurationError(
                 f"{self._place(self.id)}: expect is {given!r:.80}; expected a mapping, such as {{'completes': True}}."
             )
-        data = dict(cast("Mapping[str, Any]", given))
+        data = dict(given)
         try:
             return Expect.model_validate(data)
         except ValidationError as error:

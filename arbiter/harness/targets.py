@@ -575,10 +575,10 @@ def target_of(
     if isinstance(given, Mapping):
         outputs = cast("Mapping[str, Any]", given)
         return OutputsTarget(outputs, name or "outputs")
+    call: Any = given
     if isinstance(given, Runnable):
-        return _runnable(given, name)
+        return FunctionTarget(call.invoke, f"runnable {name or call.get_name()}", False)
     if callable(given) and not isinstance(given, type):
-        call: Any = given
         _check_one_argument(call)
         if any(
             inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f)
@@ -591,10 +591,6 @@ def target_of(
         f"the target is {given!r:.80}; expected a graph, a builder, a function of the input, a function that returns "
         "a graph, or a mapping from case ids to outputs."
     )
-
-
-def _runnable(runnable: Any, name: str | None) -> Target:
-    return FunctionTarget(runnable.invoke, f"runnable {name or runnable.get_name()}", False)
 
 
 def _code_at(where: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -116,25 +116,18 @@ def _greet(connection: socket.socket) -> None:
         raise OSError("the server there is not Ray, whose default port is 6379")
 
 
-@dataclass(slots=True)
-class _Interrupts:
-    """Counts how often Ctrl-C was pressed."""
-
-    count: int = 0
-
-
 @contextmanager
-def _interrupts() -> Generator[_Interrupts]:
-    """Inside, Ctrl-C is counted, and the second one raised: an exception between two lines of a worker would lose
-    one of them. Only the first thread of a process gets signals."""
-    found = _Interrupts()
+def _interrupts() -> Generator[Sequence[int]]:
+    """Inside, Ctrl-C is noted in the list, and the second one raised: an exception between two lines of a worker would
+    lose one of them. Only the first thread of a process gets signals."""
+    found: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield found
         return
 
     def interrupted(number: int, frame: Any) -> None:
-        found.count += 1
-        if found.count > 1:
+        found.append(number)
+        if len(found) > 1:
             raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupted)
@@ -184,7 +177,7 @@ class _Crew:
     """The tasks of a run."""
 
     def __init__(
-        self, ray: Any, session: Session, errand: Errand, interrupts: _Interrupts, repository: Any
+        self, ray: Any, session: Session, errand: Errand, interrupts: Sequence[int], repository: Any
     ) -> None:
         self.ray = ray
         self.repository = repository
@@ -211,7 +204,7 @@ class _Crew:
         given_up = float("inf")
         try:
             while True:
-                if self.interrupts.count and given_up == float("inf"):
+                if self.interrupts and given_up == float("inf"):
                     self.session.stop("interrupted")
                     given_up = monotonic() + GRACE
                 self._submit()
@@ -285,8 +278,7 @@ class _Crew:
         """Run the cases of a task again that have no result; a case whose worker died twice is lost."""
         left = [at for at in task.places if at not in self.session.results]
         for at in left:
-            case, repeat = self.session.todo[at]
-            self.session.judging.usage.give_up(self.session.thread_id(case, repeat))
+            self.session.judging.usage.give_up(self._thread_id(at))
             self.strikes[at] += died or len(left) == len(task.places)
             if self.strikes[at] >= _STRIKES:
                 self._lose(at)
@@ -296,7 +288,7 @@ class _Crew:
     def _lose(self, at: int) -> None:
         case, repeat = self.session.todo[at]
         lost = CaseRun(case=case, repeat=repeat, status="lost", error="its worker died twice")
-        line = answer_to_dict(lost, None, self.session.thread_id(case, repeat))
+        line = answer_to_dict(lost, None, self._thread_id(at))
         self._write(("answer", (line,)))
         self._write(("case", (case.id, repeat, False)))
 
@@ -305,6 +297,9 @@ class _Crew:
     def _place(self, at: int) -> tuple[str, int]:
         case, repeat = self.session.todo[at]
         return case.id, repeat
+
+    def _thread_id(self, at: int) -> str:
+        return self.session.thread_id(*self.session.todo[at])
 
     def _known(self, place: tuple[str, int]) -> _Known:
         return self.known.setdefault(place, _Known())
@@ -337,7 +332,7 @@ class _Crew:
     def _on_spent(
         self, case_id: str, repeat: int, purse: str, model: str, spent: Spent, running: int
     ) -> None:
-        thread_id = self.session.thread_id(self.session.todo[self.places[case_id, repeat]][0], repeat)
+        thread_id = self._thread_id(self.places[case_id, repeat])
         self.session.judging.usage.take(thread_id, purse_of(purse), model, spent, running)
 
     def _on_question(self, number: int, key: str) -> None:
@@ -356,7 +351,7 @@ class _Crew:
 
     def _on_case(self, case_id: str, repeat: int, as_expected: bool) -> None:
         at, kept = self.places[case_id, repeat], self._known((case_id, repeat)).kept
-        used = self.session.used(self.session.thread_id(self.session.todo[at][0], repeat))
+        used = self.session.used(self._thread_id(at))
         kept.done = {"as_expected": as_expected, "usage": used}
         result = kept.result()
         assert result is not None
