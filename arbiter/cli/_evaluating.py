@@ -29,7 +29,6 @@ from arbiter.harness.agent_baselines import baseline_files
 from arbiter.harness.agents import Agents
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.cases import Case, Selection
-from arbiter.harness.comparisons import RowComparison
 from arbiter.harness.files import SCHEMA, load_suite, suite_schema
 from arbiter.harness.gate import covers
 from arbiter.harness.journal import plain_fields, run_folder, runs_in, runs_of, summary_of
@@ -595,7 +594,7 @@ def print_plan(run: str, drop: float | None, row: str | None) -> None:
             votes = votes_of(report.results, name)
             found = plan(
                 report.rows[name],
-                comparison=_against(report, name),
+                comparison=report.comparison.rows[name],
                 votes=votes if len(votes) > 1 else None,
                 drops=_drops(report.rows[name], drop),
             )
@@ -615,12 +614,6 @@ def _drops(row: Row, wanted: float | None) -> Sequence[float] | None:
     if wanted is None:
         return None
     return sorted({wanted, *(usual_drops(row) if all(map(math.isfinite, row.scale)) else ())})
-
-
-def _against(report: Report, row: str) -> RowComparison | None:
-    """The comparison of a row with a baseline; None without one."""
-    found = report.comparison.rows[row]
-    return found if found.sd is not None else None
 
 
 # Suites -------------------------------------------------------------------------------------------

@@ -40,15 +40,15 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical(value).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-_ATOMS = frozenset({str, int, float, bool, type(None)})
+ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 def plain_copy(value: Any) -> Any:
     """A copy of a JSON value: new mappings and lists all the way down."""
-    if type(value) in _ATOMS:
+    if type(value) in ATOMS:
         return value
     if is_mapping(value):
-        return {key: part if type(part) in _ATOMS else plain_copy(part) for key, part in value.items()}
+        return {key: part if type(part) in ATOMS else plain_copy(part) for key, part in value.items()}
     if is_list(value):
         return [plain_copy(part) for part in value]
     if is_tuple(value):

@@ -103,12 +103,6 @@ def _declared() -> dict[str, tuple[Any, Param]]:
     return {name: (hint, param_in(hint) or Param("")) for name, hint in hints.items()}
 
 
-@cache
-def default_settings() -> GateSettings:
-    """The settings of a suite that has none. They are made once, because to check settings is slow."""
-    return GateSettings()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Limits:
     """The limits that hold for one row."""
@@ -156,7 +150,7 @@ class RegressionGate:
     def __init__(
         self, settings: GateSettings | None = None, *, ci: bool = False, accept_changed: bool = False
     ) -> None:
-        self.settings = settings or default_settings()
+        self.settings = settings or GateSettings()
         self.ci = ci
         self.accept_changed = accept_changed
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from arbiter._values.copies import for_deep_copy
-from arbiter.harness.canonical import plain_copy
+from arbiter.harness.canonical import ATOMS, plain_copy
 from arbiter.harness.cases import Case
 from arbiter.harness.rows import mean_of
 from arbiter.harness.scores import Score
@@ -27,7 +27,6 @@ _UNJUDGED: Mapping[Status, Outcome] = {"skipped_budget": "skipped_budget", "not_
 COMPLETED, EXPECT = "completed", "expect"
 """The rows of the shares of runs that ended as their case expects, and whose assertions all hold."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_ATOMS = frozenset({str, int, float, bool, type(None)})
 _WORST: tuple[Outcome, ...] = ("error", "timeout", "abstained", "skipped_budget", "not_applicable")
 
 
@@ -73,7 +72,7 @@ class CaseRun:
     def with_own_output(self) -> CaseRun:
         """The same run with a copy of the output, so that a scorer which changes it changes it for itself alone.
         Parts that cannot be copied are shared."""
-        if type(self.output) in _ATOMS:
+        if type(self.output) in ATOMS:
             return self
         own = object.__new__(CaseRun)  # `replace` takes several times as long
         vars(own).update(vars(self), output=for_deep_copy({})(self.output))

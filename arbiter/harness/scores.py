@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from arbiter.errors import EvaluationError, describe
-from arbiter.harness.canonical import canonical, is_list
+from arbiter.harness.canonical import canonical, is_list, is_mapping, is_tuple
 from arbiter.verdicts import Outcome, is_numeric
 
 Scale = tuple[float, float]
@@ -111,20 +111,16 @@ def scores_of(name: str, answer: object, *, scale: Scale = SHARE, duration: floa
 
 
 def _scores_of(name: str, answer: object, scale: Scale) -> tuple[Score, ...]:
-    whole: Any = answer
-    if isinstance(whole, Mapping):
-        given = cast("Mapping[object, object]", answer)
-        if not given:
+    if is_mapping(answer):
+        if not answer:
             return (failed(name, "returned an empty mapping; return None if there is nothing to judge"),)
-        return tuple(_several(name, given, scale))
-    if isinstance(whole, list | tuple):
-        listed = cast("Sequence[object]", answer)
-        if listed and all(isinstance(each, Score) for each in listed):
-            return tuple(_single(_joined(name, cast(Score, each).name), each, scale) for each in listed)
+        return tuple(_several(name, answer, scale))
+    if (is_list(answer) or is_tuple(answer)) and answer and all(isinstance(each, Score) for each in answer):
+        return tuple(_single(_joined(name, each.name), each, scale) for each in answer)
     return (_single(name, answer, scale),)
 
 
-def _several(name: str, given: Mapping[object, object], scale: Scale) -> Iterator[Score]:
+def _several(name: str, given: Mapping[Any, Any], scale: Scale) -> Iterator[Score]:
     for key, value in given.items():
         if not isinstance(key, str) or not key:
             yield failed(name, f"returned a score named {key!r:.80}; expected a text that is not empty")

@@ -24,7 +24,7 @@ from arbiter.harness.agents import Agents, AgentsTarget
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.cache import Answers, Cache, CacheMode
 from arbiter.harness.cases import Case, Selection, checked_cases
-from arbiter.harness.gate import GateSettings, covers, default_settings
+from arbiter.harness.gate import GateSettings, covers
 from arbiter.harness.identity import Identity, changes_between
 from arbiter.harness.journal import FOLDER, Kept, Written, plain_fields, run_folder, runs_of
 from arbiter.harness.judging import Judging
@@ -92,7 +92,7 @@ class Suite:
     repeats: int = 1
     votes: int | None = None
     models: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    gate: GateSettings = field(default_factory=default_settings)
+    gate: GateSettings = field(default_factory=GateSettings)
     limits: Limits = field(default_factory=Limits)
     cache: CacheMode = "off"
     seed: int = 42

@@ -18,7 +18,7 @@ from arbiter.harness.calibration import Calibration, looked_up, with_calibration
 from arbiter.harness.canonical import compact, listed
 from arbiter.harness.cases import Case
 from arbiter.harness.comparisons import Comparison, RegressionError, RowComparison
-from arbiter.harness.gate import GateSettings, RegressionGate, default_settings
+from arbiter.harness.gate import GateSettings, RegressionGate
 from arbiter.harness.identity import Identity, Measurement
 from arbiter.harness.journal import Written, score_to_dict, state_without_end
 from arbiter.harness.measures import Measure, labels_of, rows_of
@@ -77,7 +77,7 @@ class Report:
     moved: bool = False
     left_out: int = 0
     baseline: Baseline | None = None
-    gate: GateSettings = field(default_factory=default_settings)
+    gate: GateSettings = field(default_factory=GateSettings)
     ci: bool = False
     accept_changed: bool = False
 
@@ -212,7 +212,7 @@ class Report:
         return shown.getvalue()
 
     def __rich__(self) -> Any:
-        return import_module(f"{__package__}.terminal").rendered(self)
+        return import_module(f"{__package__}.terminal").Rendered(self)
 
     def pprint(self, console: Console | None = None) -> None:
         """Print the report for a human."""

@@ -35,12 +35,9 @@ _ASCII = str.maketrans(
 )
 
 
-def rendered(report: Report) -> _Rendered:
+class Rendered:
     """The report as something that rich prints, as wide as the console and in characters that it has."""
-    return _Rendered(report)
 
-
-class _Rendered:
     def __init__(self, report: Report) -> None:
         self.report = report
 
