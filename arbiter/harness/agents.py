@@ -16,12 +16,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from arbiter._constitution.documents import pack_files, pack_folder, read_document
-from arbiter._values.versions import hash_of, version_of
+from arbiter._values.versions import hash_of
 from arbiter.errors import ConfigurationError
-from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.cases import Case
 from arbiter.harness.messages import Message, Messages, duration, moment, span
-from arbiter.harness.targets import Answered, NotEvaluableError, Target, WithoutNodes
+from arbiter.harness.targets import Answered, NotEvaluableError, Target
 from arbiter.personas import Persona
 
 ENOUGH = 10
@@ -131,7 +130,7 @@ class Agents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentsTarget(WithoutNodes):
+class AgentsTarget(Target):
     """Agents as a suite measures them. With `synthetic`, agents with few messages answer prompts by `answering`."""
 
     given: Agents
@@ -141,7 +140,6 @@ class AgentsTarget(WithoutNodes):
     is_async: bool = False
     is_recorded: bool = True
     kind: str = "agents"
-    evaluators: Sequence[NodeEvaluator] = ()
 
     def check(self) -> None:
         """Read the messages. Raises `ConfigurationError` if they cannot be read, and if an agent has to answer prompts
@@ -197,9 +195,6 @@ class AgentsTarget(WithoutNodes):
                 answered = asyncio.run(answered)
             found.append({"agent": agent, "text": str(answered.output), "prompt": hash_of(prompt)[:16]})
         return found
-
-    def version(self) -> str:
-        return version_of(dict(self.parts()))
 
     def parts(self) -> Mapping[str, str]:
         """The messages are no part of it: a recording is judged again as it is."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import AsyncGeneratorType, GeneratorType, MappingProxyType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -58,70 +58,50 @@ class NotEvaluableError(Exception):
     """There is nothing of the case that could be judged, such as an agent without messages."""
 
 
-class Target(Protocol):
-    """The thing that a suite measures.
+class Target:
+    """The thing that a suite measures. It has no nodes unless a subclass says which.
 
-    `call` runs it on one case, in the LangGraph thread `thread_id`. It returns an `Answered` or, if `is_async`,
-    a coroutine of one. Each worker has a target of its own, made by `for_worker`.
+    Each worker has a function of its own, made by `for_worker`, and calls it with a case and the LangGraph thread of
+    the case. It returns an `Answered` or, if `is_async`, a coroutine of one.
     """
 
-    @property
-    def kind(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def is_async(self) -> bool: ...
+    __slots__ = ()
+    kind: str
+    name: str
+    is_async: bool
+    is_recorded: bool
+    """True if its answers are recorded, and replayed without running it."""
+
     @property
     def evaluators(self) -> Sequence[NodeEvaluator]:
         """The evaluators that judge its node runs."""
-        ...
+        return ()
 
-    def for_worker(self) -> Callable[[Case, str], Any]: ...
-    @property
-    def is_recorded(self) -> bool:
-        """True if its answers are recorded, and replayed without running it."""
-        ...
-
-    def version(self) -> str:
-        """A hash of what is measured, as far as it is known: the rules, the files, the code of a function."""
-        ...
+    def for_worker(self) -> Callable[[Case, str], Any]:
+        raise NotImplementedError
 
     def parts(self) -> Mapping[str, str]:
         """Hashes of the parts of it, by names that a message can give."""
-        ...
+        raise NotImplementedError
+
+    def version(self) -> str:
+        """A hash of what is measured, as far as it is known: the rules, the files, the code of a function."""
+        return version_of(dict(self.parts()))
 
     def history(self, thread_id: str) -> RunHistory | None:
         """The history of that thread; None if it has no nodes."""
-        ...
+        return None
 
     def nodes(self) -> Sequence[str] | None:
         """The names of its nodes, `outer/inner` for those of subgraphs; None if it has none."""
-        ...
+        return None
 
     def checkers(self) -> Sequence[str] | None:
         """The names of the checkers that govern it; None if they are unknown."""
-        ...
+        return None
 
     def gates(self) -> Mapping[str, str]:
         """The correction gates that govern it, each with the model of its judge."""
-        ...
-
-
-class WithoutNodes:
-    """The part of a target that has no graph to look into."""
-
-    __slots__ = ()
-
-    def history(self, thread_id: str) -> RunHistory | None:
-        return None
-
-    def nodes(self) -> Sequence[str] | None:
-        return None
-
-    def checkers(self) -> Sequence[str] | None:
-        return None
-
-    def gates(self) -> Mapping[str, str]:
         return {}
 
 
@@ -129,7 +109,7 @@ class WithoutNodes:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionTarget(WithoutNodes):
+class FunctionTarget(Target):
     """A function of the input, sync or async, or a Runnable. Each call gets a copy of the input.
 
     It runs in any mode, unless `is_recorded`: then `files` have its own.
@@ -141,7 +121,6 @@ class FunctionTarget(WithoutNodes):
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     is_recorded: bool = False
     kind: str = "function"
-    evaluators: Sequence[NodeEvaluator] = ()
 
     def for_worker(self) -> Callable[[Case, str], Any]:
         return self._acall if self.is_async else self._call
@@ -173,7 +152,7 @@ def _whole(answer: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class OutputsTarget(WithoutNodes):
+class OutputsTarget(Target):
     """Outputs that were recorded elsewhere, by case id."""
 
     outputs: Mapping[str, Any]
@@ -181,7 +160,6 @@ class OutputsTarget(WithoutNodes):
     is_async: bool = False
     is_recorded: bool = False
     kind: str = "outputs"
-    evaluators: Sequence[NodeEvaluator] = ()
 
     def check(self, cases: Sequence[Case]) -> None:
         """Raise `ConfigurationError` if a case has no output."""
@@ -203,7 +181,7 @@ class OutputsTarget(WithoutNodes):
 # Graphs -------------------------------------------------------------------------------------------
 
 
-class GraphTarget:
+class GraphTarget(Target):
     """A graph, governed, that runs each case in a thread of its own.
 
     `make` returns the graph; it is called once per worker, and once per case if `fresh`. `output` is the key of
@@ -378,9 +356,6 @@ class GraphTarget:
             state = {key: value for key, value in parts.items() if key != "__interrupt__"}
         return Answered(_output_of(state, self._output), waiting)
 
-    def version(self) -> str:
-        return version_of(dict(self.parts()))
-
     def parts(self) -> Mapping[str, str]:
         constitution = None if self._arbiter_os is None else self._arbiter_os.constitution
         # Evaluators are rows, which have versions of their own.
@@ -544,6 +519,7 @@ def target_of(
     is_own: bool = False,
 ) -> Target:
     """The target for what a user passed to `run`. Raises `ConfigurationError` if it is none."""
+    call: Any = given
     graph: dict[str, Any] = {
         "evaluators": evaluators,
         "output": output,
@@ -575,7 +551,6 @@ def target_of(
     if isinstance(given, Mapping):
         outputs = cast("Mapping[str, Any]", given)
         return OutputsTarget(outputs, name or "outputs")
-    call: Any = given
     if isinstance(given, Runnable):
         return FunctionTarget(call.invoke, f"runnable {name or call.get_name()}", False)
     if callable(given) and not isinstance(given, type):
