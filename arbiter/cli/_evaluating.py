@@ -397,7 +397,6 @@ class Progress:
 
 
 def show_run(run: str, format: str) -> None:
-    """Print the report of a run."""
     _check_format(format)
     _print(load_report(run_folder(run)), format)
 
@@ -464,7 +463,6 @@ def list_runs() -> None:
 
 
 def write_report(run: str, path: Path) -> Path:
-    """Write the report of a run."""
     check_place(path, FORMS)
     return load_report(run_folder(run)).write(path)
 

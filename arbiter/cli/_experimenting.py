@@ -215,7 +215,6 @@ def dry(scenarios: Sequence[str] | None, settings: Settings, format: str, plan: 
 
 
 def write_plan(scenario: str | None, settings: Settings, file: Path) -> None:
-    """Write the plan of a scenario."""
     if scenario is None:
         raise ConfigurationError(
             f"--out is for one scenario. Name one: arbiter experiment plan {next(iter(SCENARIOS))} --out {file}."
@@ -229,7 +228,6 @@ def write_plan(scenario: str | None, settings: Settings, file: Path) -> None:
 
 
 def show_run(run: str, format: str, file: Path | None) -> None:
-    """Print the result of a run."""
     check_format(format, FORMATS)
     if file is not None:
         check_place(file, ENDINGS)

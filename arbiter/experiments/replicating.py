@@ -64,7 +64,6 @@ class Replication:
         return sum(row.agrees for row in self.rows)
 
     def text(self) -> str:
-        """The tables for a terminal."""
         return "\n".join(map(visible, self._lines()))
 
     def _lines(self) -> Iterator[str]:
@@ -88,7 +87,6 @@ class Replication:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The replication as JSON-able data."""
         return {
             "matching": self.matching,
             "of": len(self.counted),

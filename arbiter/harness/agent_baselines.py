@@ -150,7 +150,6 @@ def write_baseline(
 
 
 def _part(baseline: Baseline, id: str, owners: Mapping[str, str], results: Iterable[CaseResult]) -> Baseline:
-    """The baseline of one agent."""
     own = {name: row for name, row in baseline.rows.items() if owners[name] == id}
     shared = {
         name: _of_cases(row, {id})

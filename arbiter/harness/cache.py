@@ -69,6 +69,5 @@ class Cache:
             )
 
     def close(self) -> None:
-        """Close the file."""
         with self._lock:
             self._closing()

@@ -116,7 +116,6 @@ class SuiteFile(pytest.File):
 
     @cached_property
     def results(self) -> Mapping[str, Sequence[CaseResult]]:
-        """The results by case."""
         found: dict[str, list[CaseResult]] = {}
         for result in self.report.results:
             found.setdefault(result.case_id, []).append(result)

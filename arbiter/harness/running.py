@@ -333,7 +333,6 @@ class Session:
         return self._expectations.scores(done)
 
     def _answer(self, case: Case, repeat: int, run: Run, thread_id: str) -> Generator[Call, Any, CaseRun]:
-        """Call the target."""
         ended: dict[str, Any] = {}
         begun = perf_counter()
         seconds = _least(self.limits.case_timeout, self.time_left)
@@ -403,7 +402,6 @@ class Session:
     def _judge(
         self, scorer: NamedScorer, done: CaseRun, thread_id: str
     ) -> Generator[Call, Any, Sequence[Score]]:
-        """Ask a scorer."""
         begun = perf_counter()
         try:
             answer = yield Call(

@@ -282,11 +282,9 @@ class UsageCallback(BaseCallbackHandler):
         self._usage.begin(self._calls[run_id][0], self._thread_id)
 
     def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: Any = None, **known: Any) -> None:
-        """As `on_chat_model_start`."""
         self.on_chat_model_start(serialized, prompts, run_id=run_id, **known)
 
     def on_llm_end(self, response: LLMResult, *, run_id: Any = None, **known: Any) -> None:
-        """Count the call."""
         asked = self._ended(run_id)
         if asked is None:
             return

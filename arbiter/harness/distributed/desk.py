@@ -60,7 +60,6 @@ class Desk:
         return began
 
     async def leave(self, task: str, key: ModelKey, began: int, failed: bool, too_many: bool) -> None:
-        """Give a place back."""
         held = self._held.get(task, [])
         if (key, began) in held:
             held.remove((key, began))

@@ -59,7 +59,6 @@ def _messages(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _arrow(arrow: Any, kind: Any, message: Mapping[str, Any]) -> Any:
-    """The Arrow type of a column."""
     if kind == MESSAGES:
         return _arrow(arrow, [message], message)
     if is_list(kind):

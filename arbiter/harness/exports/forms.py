@@ -46,7 +46,6 @@ class ExportOptions:
 
     @property
     def rewarding(self) -> Rewarding:
-        """The scores that are rewards."""
         return Rewarding(rows=self.rows, include_control=self.include_control)
 
     def check(self, name: str) -> None:

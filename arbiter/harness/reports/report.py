@@ -340,7 +340,6 @@ def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) 
 
 
 def row_to_dict(row: Row) -> dict[str, Any]:
-    """A row as JSON-able data."""
     return {
         "scale": plain_scale(row.scale),
         "version": row.version,
@@ -353,7 +352,6 @@ def row_to_dict(row: Row) -> dict[str, Any]:
 
 
 def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
-    """The findings of the gate, as JSON-able data."""
     rows = {name: _comparison_of(row) for name, row in comparison.rows.items()}
     return {
         "exit_code": comparison.exit_code,

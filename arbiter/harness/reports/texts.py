@@ -54,7 +54,6 @@ def counted(count: int, noun: str) -> str:
 
 
 def titles(report: Report) -> list[str]:
-    """The titles of the table of rows."""
     shown = ["evaluator", "scale", "cases", "mean", INTERVAL]
     return shown if report.baseline is None else [*shown, "baseline", "Δ", "p", "verdict"]
 
