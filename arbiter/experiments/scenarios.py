@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from arbiter._values.states import is_number, is_whole
 from arbiter.errors import ConfigurationError, nearest
@@ -69,29 +69,23 @@ class Scenario:
     ideas: Literal["enumerate", "rapporteur"] = "enumerate"
 
     def __post_init__(self) -> None:
-        for name in ("id", "population", "intro", "task"):
-            if not _is_text(text := getattr(self, name)):
-                raise ConfigurationError(f"{self._where}{name} is {text!r:.80}; expected a text.")
-        for name in ("group_size", "groups", "repetitions"):
-            if not is_whole(value := getattr(self, name), least=1):
-                raise ConfigurationError(
-                    f"{self._where}{name} is {value!r:.80}; expected a whole number from 1."
-                )
-        if not is_whole(self.steps, least=2):
-            raise ConfigurationError(
-                f"{self._where}steps is {self.steps!r:.80}; expected a whole number from 2: the introduction "
-                "and the task."
-            )
         themes: Any = self.themes
-        if not isinstance(themes, list | tuple) or not _are_texts(cast("Sequence[Any]", themes)):
-            raise ConfigurationError(
-                f"{self._where}themes is {themes!r:.80}; expected at least one text in a list."
-            )
         treatment: Any = self.treatment
-        if not isinstance(treatment, Corrections):
-            raise ConfigurationError(
-                f"{self._where}treatment is {treatment!r:.80}; expected Corrections(...)."
-            )
+        texts, sizes = ("id", "population", "intro", "task"), ("group_size", "groups", "repetitions")
+        for name, is_right, expected in (
+            *((name, _is_text(getattr(self, name)), "a text") for name in texts),
+            *((name, is_whole(getattr(self, name), least=1), "a whole number from 1") for name in sizes),
+            ("steps", is_whole(self.steps, least=2), "a whole number from 2: the introduction and the task"),
+            (
+                "themes",
+                isinstance(themes, list | tuple) and _are_texts(themes),
+                "at least one text in a list",
+            ),
+            ("treatment", isinstance(treatment, Corrections), "Corrections(...)"),
+        ):
+            if not is_right:
+                given = getattr(self, name)
+                raise ConfigurationError(f"{self._where}{name} is {given!r:.80}; expected {expected}.")
         if THEME not in self.task and len(self.themes) > 1:
             raise ConfigurationError(
                 f"{self._where}task is the same for all {len(self.themes)} themes. Write {THEME} where the theme goes."

@@ -6,10 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain, product
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 from arbiter.errors import ParameterError
-from arbiter.statistics._numbers import in_units, is_finite, listed
+from arbiter.statistics._numbers import in_units, is_finite, listed, one_of
 
 Weights = Literal["none", "linear", "quadratic"]
 """How bad a disagreement is: all alike, by its distance, or by the square of its distance."""
@@ -31,7 +31,7 @@ def kappa(
     if len(first) != len(second) or not first:
         problem = f"expected two lists of one length, at least 1, got {len(first)} and {len(second)} labels."
         raise ParameterError("kappa", "second", problem)
-    weight = _WEIGHTS[_one_of("kappa", "weights", weights, Weights)]
+    weight = _WEIGHTS[one_of("kappa", "weights", weights, Weights)]
     if weights != "none":
         labels = _numbers("kappa", dict.fromkeys([*first, *second]))
         first, second = [labels[label] for label in first], [labels[label] for label in second]
@@ -55,7 +55,7 @@ def krippendorff_alpha(
     Krippendorff's example of twelve units: nominal 0.7434, ordinal 0.8154, interval 0.8491. (Krippendorff
     2011, Computing Krippendorff's Alpha-Reliability.)
     """
-    _one_of("krippendorff_alpha", "level", level, Level)
+    one_of("krippendorff_alpha", "level", level, Level)
     given: list[tuple[Any, ...]] = []
     for place, unit in enumerate(listed("krippendorff_alpha", "units", units, "lists")):
         known = type(unit) is tuple or type(unit) is list
@@ -108,10 +108,3 @@ def _numbers(function: str, labels: Iterable[Any]) -> dict[Any, float]:
         if not is_finite(label):
             raise ParameterError(function, "labels", f"expected finite numbers, got {label!r:.80}.")
     return dict(zip(given, in_units(list(map(float, given)))[0], strict=True))
-
-
-def _one_of(function: str, parameter: str, value: str, choices: Any) -> str:
-    if value not in get_args(choices):
-        expected = ", ".join(map(repr, get_args(choices)))
-        raise ParameterError(function, parameter, f"expected one of {expected}, got {value!r:.80}.")
-    return value

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from arbiter.errors import ParameterError
 
@@ -111,6 +111,14 @@ def count(function: str, parameter: str, value: Any, *, least: int = 0, most: in
         return value
     bound = f"from {least}" + (f" to {most}" if most is not None else "")
     raise ParameterError(function, parameter, f"expected a whole number {bound}, got {value!r:.80}.")
+
+
+def one_of(function: str, parameter: str, value: str, choices: Any) -> str:
+    """The value, which is one of a `Literal`. Raises `ParameterError` for any other."""
+    if value not in get_args(choices):
+        expected = ", ".join(map(repr, get_args(choices)))
+        raise ParameterError(function, parameter, f"expected one of {expected}, got {value!r:.80}.")
+    return value
 
 
 def is_finite(value: Any) -> bool:

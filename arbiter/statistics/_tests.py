@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Rational
-from typing import Literal, get_args
+from typing import Literal
 
 from arbiter.errors import ParameterError
 from arbiter.statistics._distributions import t_quantile, t_tail
-from arbiter.statistics._numbers import Interval, Number, floats, moments, number, reals
+from arbiter.statistics._numbers import Interval, Number, floats, moments, number, one_of, reals
 
 Alternative = Literal["two-sided", "less", "greater"]
 """The change that a test looks for: any, a drop, or a rise."""
@@ -122,7 +122,7 @@ def sign_flip(differences: Iterable[Number], *, alternative: Alternative = "less
     For -1, -1, -1, 0, -2, -1, 0, -1, 0, 0, p is 1/64 = 0.015625; for 3 rises and 10 drops by 1, 0.046143.
     (Fisher 1935, The Design of Experiments, section 21; the polynomial: Pagano and Tritchler 1983, JASA 78.)
     """
-    _check("sign_flip", alternative)
+    one_of("sign_flip", "alternative", alternative, Alternative)
     given = [_fraction(value) for value in reals("sign_flip", "differences", differences)]
     moved = [value for value in given if value]
     if len(moved) > MAX_FLIPS:
@@ -142,7 +142,7 @@ def _t_test(
     function: str, mean: float, se: float, df: float, alternative: Alternative, confidence: float
 ) -> tuple[float, float, Interval]:
     """t, p and interval of a mean with that standard error."""
-    _check(function, alternative)
+    one_of(function, "alternative", alternative, Alternative)
     confidence = number(function, "confidence", confidence, above=0, below=1)
     t = mean / se if se else math.copysign(math.inf, mean) if mean else 0.0
     if alternative == "two-sided":
@@ -153,12 +153,6 @@ def _t_test(
         p = 1.0  # nothing changed: no evidence for a drop or a rise
     half = t_quantile((1 + confidence) / 2, df) * se
     return t, p, Interval(mean - half, mean + half)
-
-
-def _check(function: str, alternative: str) -> None:
-    if alternative not in get_args(Alternative):
-        expected = ", ".join(map(repr, get_args(Alternative)))
-        raise ParameterError(function, "alternative", f"expected one of {expected}, got {alternative!r:.80}.")
 
 
 def _fraction(value: Number) -> Fraction:
