@@ -16,7 +16,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
@@ -297,18 +297,9 @@ class Calibration:
         return found
 
 
-def with_calibrations(identity: Identity, folder: Path = FOLDER) -> Identity:
-    """The identity with the judges marked that a file of `folder` calibrates: "tone.json" for the row tone."""
-    found = looked_up(identity, folder)
-    judges = {
-        row: replace(judge, calibrated=isinstance(found[row], Calibration))
-        for row, judge in identity.judges.items()
-    }
-    return replace(identity, judges=judges)
-
-
 def looked_up(identity: Identity, folder: Path = FOLDER) -> dict[str, Calibration | str]:
-    """The calibration of the judge of each row, or the reason why it is uncalibrated."""
+    """The calibration of the judge of each row, or the reason why it is uncalibrated. The file of the row tone is
+    "tone.json"."""
     return {
         row: _looked_up(folder / f"{row}.json", identity.rows.get(row, ""), judge.model)
         for row, judge in identity.judges.items()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from arbiter.errors import ConfigurationError
 from arbiter.harness.agent_baselines import agents_in, baseline_if_measured, read_baseline, write_baseline
 from arbiter.harness.baselines import Baseline
-from arbiter.harness.calibration import Calibration, looked_up, with_calibrations
+from arbiter.harness.calibration import Calibration, looked_up
 from arbiter.harness.canonical import compact, listed
 from arbiter.harness.cases import Case
 from arbiter.harness.comparisons import Comparison, RegressionError, RowComparison
@@ -118,9 +118,11 @@ class Report:
         answered = (
             (score.name, score.model) for result in self.results for score in result.scores if score.model
         )
-        return with_calibrations(
-            self.identity.answered_by(answered) if self.identity.judges else self.identity
-        )
+        known = self.identity.answered_by(answered) if self.identity.judges else self.identity
+        judges = {
+            row: replace(judge, calibrated=row in self.calibrations) for row, judge in known.judges.items()
+        }
+        return replace(known, judges=judges)
 
     def measurement(self) -> Measurement:
         """The run as the gate sees it."""
