@@ -223,36 +223,29 @@ class Limiter:
     def _once(self, call: Callable[[], T]) -> T:
         with waiting():
             began = self.enter().result()
-        try:
-            result = call()
-        except BaseException as error:
-            self.leave(began, error)
-            raise
-        self.leave(began)
-        return result
+        with self._held(began):
+            return call()
 
     async def _aonce(self, call: Callable[[], Awaitable[T]]) -> T:
-        began = await self.aenter()
+        with self._held(await self.aenter()):
+            return await call()
+
+    @contextmanager
+    def _held(self, began: int) -> Generator[None]:
+        """A call runs inside, in a place that it gives back at its end."""
         try:
-            result = await call()
+            yield
         except BaseException as error:
             self.leave(began, error)
             raise
         self.leave(began)
-        return result
 
     def stream(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """The chunks of a stream, which has its place until it ends."""
         began, first, chunks = self._tries(self._begun, begin)
-        failure: BaseException | None = None
-        try:
+        with self._held(began):
             yield from first
             yield from chunks
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            self.leave(began, failure)
 
     def _begun(self, begin: Callable[[], Iterator[Any]]) -> tuple[int, list[Any], Iterator[Any]]:
         with waiting():
@@ -268,17 +261,11 @@ class Limiter:
         """Async version of `stream`."""
         begun: tuple[int, list[Any], AsyncIterator[Any]] = await self._atries(self._abegun, begin)
         began, first, chunks = begun
-        failure: BaseException | None = None
-        try:
+        with self._held(began):
             for chunk in first:
                 yield chunk
             async for chunk in chunks:
                 yield chunk
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            self.leave(began, failure)
 
     async def _abegun(
         self, begin: Callable[[], AsyncIterator[Any]]
