@@ -14,7 +14,7 @@ from arbiter.errors import ConfigurationError
 from arbiter.harness.cases import Case
 from arbiter.harness.exports.evidence import Evidence, Rewarding, Run
 from arbiter.harness.exports.messages import completion_of, plain_text, prompt_of
-from arbiter.harness.exports.steps import COLUMNS, Step, step_rows, steps_of
+from arbiter.harness.exports.steps import COLUMNS, Step, row_of, steps_of
 
 Part = Literal["train", "test"]
 MESSAGES = "messages"
@@ -104,9 +104,10 @@ class Form:
 
 
 def _steps(evidence: Evidence, options: ExportOptions) -> Rows:
-    cases = {case.id: case for case in evidence.cases}
-    for row in step_rows(evidence, options.rewarding):
-        yield cases[row["case_id"]], row
+    evidence.need_nodes()
+    for run in evidence.runs:
+        for step in steps_of(run, options.rewarding):
+            yield run.case, row_of(evidence, step)
 
 
 # Cases --------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -83,15 +83,8 @@ def steps_of(run: Run, rewarding: Rewarding) -> list[Step]:
     return found
 
 
-def step_rows(evidence: Evidence, rewarding: Rewarding) -> Iterator[dict[str, Any]]:
-    """The rows of `COLUMNS`."""
-    evidence.need_nodes()
-    for run in evidence.runs:
-        for step in steps_of(run, rewarding):
-            yield _row(evidence, step)
-
-
-def _row(evidence: Evidence, step: Step) -> dict[str, Any]:
+def row_of(evidence: Evidence, step: Step) -> dict[str, Any]:
+    """A node run as a row of `COLUMNS`."""
     result, data = step.run.result, step.data
     models = sorted({score.model for score in step.scores if score.model})
     return {
