@@ -97,8 +97,8 @@ class _Workers:
                 try:
                     for _ in places:
                         self._hire()
-                    if self._wait(given_up):
-                        break
+                    self._wait(given_up)
+                    break
                 except KeyboardInterrupt:
                     if self.session.stopped == "interrupted":
                         raise
@@ -109,12 +109,11 @@ class _Workers:
         if self._error is not None:
             raise self._error
 
-    def _wait(self, given_up: float) -> bool:
+    def _wait(self, given_up: float) -> None:
         while not self._ended.wait(self._quiet(given_up)):
             self._take_late_calls()
             if perf_counter() > given_up:
-                return True
-        return True
+                return
 
     def _quiet(self, given_up: float) -> float:
         """The seconds in which no call can become late, also none that begins meanwhile. A look takes the GIL from

@@ -449,12 +449,12 @@ def _has_moved(captured: str, suite: str, folder: Path) -> bool:
             before = json.loads((run / "run.json").read_text(encoding="utf-8")).get("captured")
             if before is None:
                 continue
-            report = (
-                json.loads((run / "report.json").read_text(encoding="utf-8")) if before != captured else None
-            )
+            if before == captured:
+                return False
+            report = json.loads((run / "report.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):  # it was killed
             return False
-        return report is not None and report["comparison"]["exit_code"] == 0
+        return bool(report["comparison"]["exit_code"] == 0)
     return False
 
 

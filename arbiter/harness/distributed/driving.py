@@ -145,11 +145,9 @@ def _connected(ray: Any, address: str) -> Generator[None]:
         return
     is_main = threading.current_thread() is threading.main_thread()
     terminated = signal.getsignal(signal.SIGTERM)
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address != "auto":
-        options["address"] = address
+    where: dict[str, Any] = {"include_dashboard": False} if address == "auto" else {"address": address}
     try:
-        ray.init(**options, **({} if "address" in options else {"include_dashboard": False}))
+        ray.init(log_to_driver=False, logging_level="ERROR", **where)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConfigurationError(
             f"Ray cannot be used at {address!r}: {str(error).rstrip('.')}. A cluster with tokens needs "
