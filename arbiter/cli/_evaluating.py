@@ -254,14 +254,12 @@ def _loaded(file: str, options: Options) -> Suite:
     suite = _of_agents(suite, options)
     if options.concurrency is not None:
         suite = replace(suite, limits=replace(suite.limits, concurrency=options.concurrency))
-    gate = suite.gate
+    changes: dict[str, Any] = {"strict": True} if options.strict else {}
     if options.no_gate:
-        gate = replace(gate, baseline=None)
-    if options.strict:
-        gate = replace(gate, strict=True)
+        changes["baseline"] = None
     if options.threshold is not None:
-        gate = replace(gate, threshold=options.threshold)
-    return suite if gate is suite.gate else replace(suite, gate=gate)
+        changes["threshold"] = options.threshold
+    return replace(suite, gate=replace(suite.gate, **changes)) if changes else suite
 
 
 def _of_agents(suite: Suite, options: Options) -> Suite:

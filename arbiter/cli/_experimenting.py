@@ -25,7 +25,7 @@ from arbiter.experiments import SCENARIOS, AgentFactory, Experiment, ExperimentR
 from arbiter.experiments.plans import COLUMNS, ExperimentPlan
 from arbiter.experiments.results import ENDINGS, load_result
 from arbiter.experiments.runner import FOLDER, LIMITS
-from arbiter.harness import Limits, Suite
+from arbiter.harness import Suite
 from arbiter.harness.journal import run_folder, runs_in, summary_of
 from arbiter.harness.runs import Run
 from arbiter.models import visible
@@ -80,7 +80,13 @@ class Settings:
             judge=model_given(self.judge),
             corrector=model_given(self.corrector),
             agents=AgentFactory(population, model_given(self.people), self.seed) if invented else agents,
-            limits=self._limits(),
+            limits=replace(
+                LIMITS,
+                concurrency=LIMITS.concurrency if self.concurrency is None else self.concurrency,
+                tokens=self.tokens,
+                calls=self.calls,
+                usd=self.usd,
+            ),
         )
 
     def suite_on_worker(self, scenario: str, agents: Sequence[Persona] | None, *, is_stored: bool) -> Suite:
@@ -89,16 +95,6 @@ class Settings:
 
         repository = SentRepository() if is_stored else None
         return replace(self.experiment(scenario, agents), repository=repository).suite()
-
-    def _limits(self) -> Limits:
-        return Limits(
-            concurrency=LIMITS.concurrency if self.concurrency is None else self.concurrency,
-            case_timeout=LIMITS.case_timeout,
-            score_timeout=LIMITS.score_timeout,
-            tokens=self.tokens,
-            calls=self.calls,
-            usd=self.usd,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
