@@ -22,6 +22,7 @@ from arbiter._values.states import is_number, is_whole
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.experiments.arms import Corrections
 from arbiter.experiments.table1 import LABELS
+from arbiter.harness.canonical import is_list, is_tuple
 from arbiter.personas import GateConfig, variety
 
 ProfileName = Literal["paper", "seed"]
@@ -69,7 +70,6 @@ class Scenario:
     ideas: Literal["enumerate", "rapporteur"] = "enumerate"
 
     def __post_init__(self) -> None:
-        themes: Any = self.themes
         treatment: Any = self.treatment
         texts, sizes = ("id", "population", "intro", "task"), ("group_size", "groups", "repetitions")
         for name, is_right, expected in (
@@ -78,7 +78,7 @@ class Scenario:
             ("steps", is_whole(self.steps, least=2), "a whole number from 2: the introduction and the task"),
             (
                 "themes",
-                isinstance(themes, list | tuple) and _are_texts(themes),
+                _are_texts(self.themes),
                 "at least one text in a list",
             ),
             ("treatment", isinstance(treatment, Corrections), "Corrections(...)"),
@@ -130,8 +130,8 @@ def _is_text(given: object) -> bool:
     return isinstance(given, str) and bool(given.strip())
 
 
-def _are_texts(given: Sequence[Any]) -> bool:
-    return bool(given) and all(map(_is_text, given))
+def _are_texts(given: object) -> bool:
+    return (is_list(given) or is_tuple(given)) and bool(given) and all(map(_is_text, given))
 
 
 def checked_metrics(metrics: Sequence[str], where: str = "") -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any, Literal
 
@@ -233,10 +233,10 @@ def made_of_entries(given: Any, models: Mapping[str, Any]) -> Any:
     if is_mapping(given):
         given = {name: made(scorer, name) for name, scorer in given.items()}
         scorers = given.values()
-    elif isinstance(given, Iterable) and not isinstance(given, str | bytes):
-        given = scorers = [made(scorer) for scorer in given]
-    else:
+    elif isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
         return given  # refused with what is no scorer
+    else:
+        given = scorers = [made(scorer) for scorer in given]
     known = (getattr(scorer, "given", scorer) for scorer in scorers)  # a suite that is copied has made them
     named = {getattr(getattr(scorer, "entry", None), "judge", None) for scorer in known}
     if unused := [name for name in models if name not in named]:

@@ -100,16 +100,24 @@ def test_only_a_timeout_counts_as_a_timeout() -> None:
     assert failed("tone", ValueError("boom")) == Score("tone", outcome="error", reason="ValueError: boom")
 
 
+def written(given: Any) -> str:
+    return str(given)
+
+
 def test_a_suite_in_python_takes_the_entries_of_files_and_the_models_that_they_name() -> None:
     kind = {"use": "judge", "rubric": "It is kind.", "judge": "main"}
-    scorers: dict[str, Any] = {"right": {"use": "equals"}, "kind": kind, "own": lambda run: 0.5}
+
+    def own(run: CaseRun) -> float:
+        return 0.5
+
+    scorers: dict[str, Any] = {"right": {"use": "equals"}, "kind": kind, "own": own}
     suite = Suite(
         "refunds",
         [Case("a", 1, expected="1"), Case("b", 2, expected="3")],
         scorers=scorers,
         models={"main": Scripted(answers=['{"reasoning": "So so.", "score": 7}'])},
     )
-    report = replace(suite, repeats=1).run(lambda given: str(given), folder=None)
+    report = replace(suite, repeats=1).run(written, folder=None)
     means = {name: report.rows[name].mean for name in ("right", "kind", "own")}
     assert means == {"right": 0.5, "kind": pytest.approx(0.7), "own": 0.5}
 
