@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from langchain_core.runnables import RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
@@ -395,8 +395,6 @@ def limited(model: ChatModel, limiter: Limiter | Limiters) -> ChatModel:
 class _Limited:
     """Marks the classes of limited models."""
 
-    arbiter_limiter: ClassVar[Limiter]
-
 
 _inside: ContextVar[Limiter | None] = ContextVar("arbiter_limiter", default=None)
 """The limiter in whose place the caller is."""
@@ -472,13 +470,7 @@ def _limited_class(kind: type[Any], limiter: Limiter) -> type[Any]:
     for name, method in (("_agenerate", agenerate), ("_stream", stream), ("_astream", astream)):
         if getattr(kind, name) is not getattr(BaseChatModel, name):
             own[name] = method
-    own.update(
-        __module__=kind.__module__,
-        __qualname__=kind.__qualname__,
-        __doc__=kind.__doc__,
-        __annotations__={"arbiter_limiter": ClassVar[Limiter]},
-        arbiter_limiter=limiter,
-    )
+    own.update(__module__=kind.__module__, __qualname__=kind.__qualname__, __doc__=kind.__doc__)
     made: type[Any] = type(kind.__name__, (kind, _Limited), own)
     return made
 
