@@ -224,8 +224,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
 
 
 def _in_turns(cases: list[Any]) -> list[Any]:
-    """Of a test with a store and other parameters, each store and each of the others in one case at least. Those that
-    pair them anew show little more."""
+    """Of a test with a store and other parameters, each store and each of the others in one case at least. Cases
+    that pair them anew show little more."""
     store = next(
         (name for name in ("any_store", "any_indexed_store") if cases and name in cases[0].params), ""
     )

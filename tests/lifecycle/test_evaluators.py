@@ -336,7 +336,8 @@ def test_only_results_that_were_read_are_committed(mode: str) -> None:
 def test_a_look_for_a_result_that_nothing_commits_is_reported_once(
     caplog: pytest.LogCaptureFixture, mode: str
 ) -> None:
-    """The rule would never act; the warning says how it finds the result. One that may be absent is not reported."""
+    """The rule would never act; the warning says how it finds the result. A result that may be absent is not
+    reported."""
     arbiter_os = ArbiterOS()
     for judge in (Judge("unread", bad), Judge("kept", leave, durable=True), Judge("read", leave)):
         arbiter_os.add_evaluator(judge)
