@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from operator import is_not
+from typing import Any, cast
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
-from langgraph.types import Command
+from langgraph.types import Command, Send
 from pydantic import BaseModel
 
 from arbiter._lifecycle.requests import Call, Raised, Steps
 from arbiter._lifecycle.runs import DelegatedAdvice, NodeRun
-from arbiter._values.states import LEFT_OUT, ROOT, as_state, freeze, is_atom, replaced, thaw, with_fields
+from arbiter._values.states import (
+    LEFT_OUT,
+    ROOT,
+    are_commands,
+    as_state,
+    freeze,
+    is_atom,
+    replaced,
+    thaw,
+    with_fields,
+)
 from arbiter.advice import Advisor
 from arbiter.errors import ConfigurationError, describe
 
@@ -197,12 +209,19 @@ def without_transient(run: NodeRun, output: Any) -> Any:
     def part_for(part: Any) -> Any:
         return LEFT_OUT if isinstance(part, BaseMessage) and part.id in transient else part
 
-    output = replaced(output, part_for)
+    return _without_fields(run, replaced(output, part_for))
+
+
+def _without_fields(run: NodeRun, output: Any) -> Any:
+    """The output without the fields of the advice, and without the advice in what it sends to other nodes."""
     given: Any = output
     if isinstance(output, Command):
-        update: Any = given.update
-        kept = _own_fields(run, update) if isinstance(given.update, dict) else update
-        return given if kept is update else dataclasses.replace(given, update=kept)
+        update, goto = _without_fields(run, given.update), _goto_without(run, given.goto)
+        if update is given.update and goto is given.goto:
+            return given
+        return dataclasses.replace(given, update=update, goto=goto)
+    if are_commands(output):
+        return [_without_fields(run, part) for part in given]
     if isinstance(output, dict):
         return _own_fields(run, given)
     if isinstance(output, BaseModel):
@@ -210,6 +229,22 @@ def without_transient(run: NodeRun, output: Any) -> Any:
     if dataclasses.is_dataclass(output) and not isinstance(output, type):
         return dataclasses.replace(given, **changes) if (changes := _restored(run, given)) else given
     return given
+
+
+def _goto_without(run: NodeRun, goto: Any) -> Any:
+    """The targets of a command, without the advice in the states that it sends to them."""
+    given: Any = goto
+    if isinstance(goto, list | tuple):
+        targets = [_goto_without(run, target) for target in given]
+        return targets if any(map(is_not, targets, given)) else given
+    if not isinstance(goto, Send) or (kept := without_transient(run, goto.arg)) is goto.arg:
+        return goto
+    if isinstance(kept, dict):  # the node gets nothing but what is sent, so no field may be missing
+        own = cast(dict[str, Any], kept)
+        kept = {key: part for key, part in {**(run.given or {}), **own}.items() if key in goto.arg}
+    target = copy.copy(goto)
+    target.arg = kept
+    return target
 
 
 def _own_fields(run: NodeRun, output: dict[str, Any]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def draft_in(output: Any) -> Any:
     return cast(Any, output.error).args[0]
 
 
-def _with_draft(output: Any, draft: Any) -> Any:
+def with_draft(output: Any, draft: Any) -> Any:
     """The output with its draft replaced."""
     if type(output) is not Raised:
         return draft
@@ -128,12 +128,12 @@ def correct(run: NodeRun, registration: Registration[Any]) -> Steps:
             return output
         if edits:
             draft = replaced(draft, lambda part: edits.get(id(part), part))  # noqa: B023 - called at once
-            output = _with_draft(output, draft)
+            output = with_draft(output, draft)
         if (lost := messages.not_returned(edits.values(), as_state(draft))) is not None:
             record.failed(f"gate {registration.name}", lost)
         if run.transient:
             draft = without_transient(run, draft)
-            output = _with_draft(output, draft)
+            output = with_draft(output, draft)
         run.states.output = run.shown(draft)
         written = joined([*run.pushed, as_state(draft)])
         answer = yield Call(registration, (run.view, freeze(written), attempt))
@@ -333,7 +333,7 @@ def _taken(run: NodeRun, registration: Registration[Any], answer: Correction, ou
             isinstance(part, Command) for part in parts_of(draft)
         ):
             better = with_update(draft, better)
-        return _with_draft(output, better)
+        return with_draft(output, better)
     if answer.attempt is not None and answer.attempt != len(record.drafts) + 1:
         known = record.drafts[answer.attempt - 1 : answer.attempt] if answer.attempt > 0 else ()
         if known and known[0].feedback is not None:

@@ -15,7 +15,7 @@ from langgraph.errors import GraphBubbleUp, ParentCommand
 from arbiter._lifecycle.advising import advise, note_untaken, without_transient
 from arbiter._lifecycle.asking import begin_approved, keep_approved
 from arbiter._lifecycle.checking import check, check_output
-from arbiter._lifecycle.correcting import audit_draft, correct
+from arbiter._lifecycle.correcting import audit_draft, correct, draft_in, with_draft
 from arbiter._lifecycle.escalating import escalate, kept_output, pending_question_in
 from arbiter._lifecycle.evaluations import Evaluations, ReadEvaluations
 from arbiter._lifecycle.observing import note_spent, observe
@@ -153,11 +153,11 @@ def _called(run: NodeRun) -> Steps:
         output = yield from audit_draft(run, plan.gate)
     else:
         output = yield from correct(run, plan.gate)
-    if type(output) is Raised:
-        return output
-    if run.handed:
+    if run.transient and type(draft := draft_in(output)) is not Raised:
+        output = with_draft(output, without_transient(run, draft))
+    if type(output) is not Raised and run.handed:
         note_untaken(run)
-    return without_transient(run, output) if run.transient else output
+    return output
 
 
 def _handed_up(run: NodeRun, raised: Raised) -> Any:

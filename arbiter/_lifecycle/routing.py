@@ -16,7 +16,7 @@ from arbiter._lifecycle.outcomes import log
 from arbiter._lifecycle.registry import Registration
 from arbiter._lifecycle.requests import Call, OutputOf, Raised, Resolve, Steps
 from arbiter._lifecycle.runs import NOTHING, NodeRun
-from arbiter._values.states import freeze
+from arbiter._values.states import are_commands, freeze
 from arbiter.errors import SyncDriverError, describe, nearest
 from arbiter.history._facts import RunFact
 from arbiter.policy import PolicyRouter
@@ -196,10 +196,7 @@ def with_update(output: Any, better: Any) -> Any:
 
 def parts_of(output: Any) -> list[Any]:
     """The commands and updates of which an output consists."""
-    parts: Any = output
-    if isinstance(output, list | tuple) and any(isinstance(part, Command) for part in parts):
-        return list(parts)
-    return [parts]
+    return list(output) if are_commands(output) else [output]
 
 
 def _ask_again(

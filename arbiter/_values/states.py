@@ -50,10 +50,15 @@ def as_state(value: object) -> dict[str, Any]:
         return {**value.__dict__, **(value.__pydantic_extra__ or {})}
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in fields(value) if hasattr(value, f.name)}
-    parts: Any = value
-    if isinstance(value, list | tuple) and any(isinstance(part, Command) for part in parts):
-        return joined(map(as_state, parts))
+    if are_commands(value):
+        return joined(map(as_state, cast(Any, value)))
     return {ROOT: value}
+
+
+def are_commands(output: object) -> bool:
+    """True if a node returns several commands; there may be updates among them."""
+    parts: Any = output
+    return isinstance(output, list | tuple) and any(isinstance(part, Command) for part in parts)
 
 
 def joined(updates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -746,16 +751,20 @@ def replaced(value: Any, part_for: Callable[[Any], Any]) -> Any:
     """A node's output in which `part_for(message)` replaces each message, and `LEFT_OUT` removes it.
 
     Looks at the top level, because a chat node may return its input there: `{"messages": [...]}`, a model's or
-    dataclass's lists, a `Command`'s update, a bare list, an `Overwrite`, a list of commands, a single message.
-    Returns `value` itself if nothing is replaced.
+    dataclass's lists, a `Command`'s update, a bare list, an `Overwrite`, several commands and updates, a single
+    message. Returns `value` itself if nothing is replaced.
     """
     given: Any = value
     is_overwrite, written = overwriting(given)
     if is_overwrite:
         other = replaced(written, part_for)
         return given if other is written else Overwrite(other)
-    if isinstance(value, list):
-        others = [_part_replaced(part, part_for) for part in given]
+    several = are_commands(value)
+    if several or isinstance(value, list):
+        others = [
+            replaced(part, part_for) if several and not isinstance(part, BaseMessage) else part_for(part)
+            for part in given
+        ]
         if not any(map(is_not, others, given)):
             return given
         return [part for part in others if part is not LEFT_OUT]
@@ -775,11 +784,6 @@ def replaced(value: Any, part_for: Callable[[Any], Any]) -> Any:
         changed = _fields_replaced(as_state(value), part_for)
         return with_parts(value, changed) if changed else given
     return given
-
-
-def _part_replaced(part: Any, part_for: Callable[[Any], Any]) -> Any:
-    """A message, or one of several commands that a node returns."""
-    return replaced(part, part_for) if isinstance(part, Command) else part_for(part)
 
 
 def _update_replaced(update: Any, part_for: Callable[[Any], Any]) -> Any:

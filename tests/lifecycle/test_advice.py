@@ -631,6 +631,87 @@ def test_advice_reaches_all_messages_of_a_node_that_may_read_either(mode: str) -
     assert "SECRET" not in repr(output)
 
 
+def sending(state: Any, next: Any) -> Command[Any]:
+    return Command(goto=[Send(next, state)])
+
+
+RETURNS: dict[str, Advise] = {
+    "commands": lambda state, next: (Command(update=state), Command(goto=next)),
+    "an update beside a command": lambda state, next: [state, Command(goto=next)],
+    "a command that sends": lambda state, next: sending({**state, "n": 1}, next),
+    "commands that send": lambda state, next: [sending(state, next), Command(goto=())],
+}
+
+
+@MODES
+@pytest.mark.parametrize("advice", ["SECRET", {"topic": "SECRET"}], ids=["text", "mapping"])
+@pytest.mark.parametrize("returned", RETURNS.values(), ids=RETURNS)
+def test_a_node_that_returns_or_sends_its_input_keeps_no_advice(
+    returned: Advise, advice: Any, mode: str
+) -> None:
+    """Whatever form its output has: an update, several commands, the states that it sends to other nodes."""
+    seen: list[Any] = []
+
+    def work(state: Any) -> Any:
+        return returned(state, "next")
+
+    def look(state: Any) -> Any:
+        seen.append([state["topic"], *(part.text for part in state["messages"])])
+        return {}
+
+    saver = InMemorySaver()
+    builder: Any = StateGraph(Chat)
+    builder.add_node("work", work, destinations=("next",)).add_node("next", look).add_edge(START, "work")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("tell", advice, target_nodes=["work"]))
+    app = arbiter_os.govern(builder.compile(checkpointer=saver))
+    run(app, {"messages": [HumanMessage("hi", id="1")], "topic": "tea"}, thread("t"), mode=mode)
+    assert seen == [["tea", "hi"]]
+    assert not any(item.errors for item in arbiter_os.history.items())
+    assert "SECRET" not in repr(saver.blobs) + repr(saver.writes) + repr(saver.storage)
+
+
+class Article(BaseModel):
+    topic: str = "tea"
+    text: str = ""
+
+
+@MODES
+def test_a_command_with_a_whole_model_keeps_no_advice(mode: str) -> None:
+    def work(state: Article) -> Any:
+        return Command(update=state.model_copy(update={"text": f"about {state.topic}"}))
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("tell", {"topic": "coffee"}))
+    app = arbiter_os.govern(StateGraph(Article).add_node("work", work).add_edge(START, "work").compile())
+    assert run(app, Article(), mode=mode) == {"topic": "tea", "text": "about coffee"}
+
+
+@MODES
+def test_a_command_from_a_graph_that_a_node_calls_brings_no_advice_to_the_parent(mode: str) -> None:
+    """As an agent of langgraph-supervisor hands over: with all messages that it was given."""
+
+    def hand_over(state: Any) -> Any:
+        return Command(graph=Command.PARENT, goto="next", update={"messages": state["messages"]})
+
+    inner = chat(hand_over)
+
+    def work(state: Any) -> Any:
+        return inner.invoke(state)
+
+    async def awork(state: Any) -> Any:
+        return await inner.ainvoke(state)
+
+    builder: Any = StateGraph(Chat)
+    builder.add_node("work", work if mode == "sync" else awork, destinations=("next",))
+    builder.add_node("next", Spy("next")).add_edge(START, "work")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("tell", "SECRET", target_nodes=["work"]))
+    output = run(arbiter_os.govern(builder.compile()), {"messages": [HumanMessage("hi", id="1")]}, mode=mode)
+    assert [part.text for part in output["messages"]] == ["hi"]
+    assert [item.node for item in arbiter_os.history.items()] == ["work", "next"]
+
+
 class Topic(Advisor):
     block = "topics"
 
