@@ -251,8 +251,9 @@ def _own_fields(run: NodeRun, output: dict[str, Any]) -> dict[str, Any]:
     """The fields of an output that the node wrote itself."""
     # A number that equals a transient one is the node's own, unless the node returns its whole input.
     given = run.given or {}
+    seen = as_state(run.input)  # a model that was given advice has copies of the lists
     whole = given.keys() <= output.keys() and any(
-        output[k] is v for k, v in given.items() if k not in run.transient
+        output[k] is seen.get(k) for k in given if k not in run.transient
     )
     back = [
         k

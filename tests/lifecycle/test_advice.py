@@ -687,6 +687,24 @@ def test_a_command_with_a_whole_model_keeps_no_advice(mode: str) -> None:
     assert run(app, Article(), mode=mode) == {"topic": "tea", "text": "about coffee"}
 
 
+class Notes(BaseModel):
+    topic: str = "tea"
+    lines: list[str] = []
+
+
+@MODES
+def test_a_node_that_returns_the_fields_of_its_model_keeps_no_advice(mode: str) -> None:
+    """The model with advice is validated anew, so its lists are copies."""
+
+    def work(state: Notes) -> Any:
+        return {**vars(state)}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("tell", {"topic": "coffee"}))
+    app = arbiter_os.govern(StateGraph(Notes).add_node("work", work).add_edge(START, "work").compile())
+    assert run(app, Notes(lines=["one"]), mode=mode) == {"topic": "tea", "lines": ["one"]}
+
+
 @MODES
 def test_a_command_from_a_graph_that_a_node_calls_brings_no_advice_to_the_parent(mode: str) -> None:
     """As an agent of langgraph-supervisor hands over: with all messages that it was given."""
