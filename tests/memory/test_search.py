@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from langchain_core.embeddings import Embeddings
-from langgraph.store.base import BaseStore
+from langgraph.store.base import BaseStore, Op, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
@@ -401,6 +401,38 @@ async def test_changes_by_another_program_are_found_a_minute_later(monkeypatch: 
     store.put(NS, "k", {"claim": "a dog"})
     now += searching.REREAD + 1
     assert await found(memory, "dog") == ["k"]
+
+
+class LateAnswers(InMemoryStore):
+    """Answers a write of "slow" only when another one has been answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered = asyncio.Event()
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Any]:
+        done = await super().abatch(given := list(ops))
+        if any(isinstance(op, PutOp) for op in given):
+            if "slow" in str(given):
+                await self.answered.wait()
+            self.answered.set()
+        return done
+
+
+async def test_of_two_writes_at_a_time_the_one_that_the_store_has_is_found() -> None:
+    store = LateAnswers()
+    memory = MemoryStore(store)
+    await memory.aput(NS, "other", {"claim": "something else"})
+    await found(memory, "something")
+    store.answered.clear()
+    slow = asyncio.create_task(memory.aput(NS, "k", {"claim": "slow words"}))
+    await asyncio.sleep(0)
+    await memory.aput(NS, "k", {"claim": "quick words"})
+    await slow
+    for number in range(100):  # a search looks at the newest records anyway
+        await memory.aput(NS, f"newer{number}", {"claim": "something newer"})
+    assert await found(memory, "quick") == ["k"]
+    assert await found(memory, "slow") == []
 
 
 async def test_many_namespaces_of_a_foreign_store_take_bounded_memory(

@@ -81,14 +81,18 @@ class Access:
 
         A sync store is called on a thread, an async store on its own loop, an `InMemoryStore` in place.
         """
-        result = await self._call(method, *args, **kwargs)
+        writes: dict[tuple[Namespace, str], Any] = {}
         if method in ("put", "delete"):
             ns, key, *value = args
-            self.words.wrote(ns, key, value[0] if value else None)
+            writes = {(ns, key): value[0] if value else None}
         elif method == "batch":
-            for op in args[0]:
-                if isinstance(op, PutOp):
-                    self.words.wrote(op.namespace, op.key, op.value)
+            writes = {(op.namespace, op.key): op.value for op in args[0] if isinstance(op, PutOp)}
+        if not writes:
+            return await self._call(method, *args, **kwargs)
+        with self.words.writing(writes):
+            result = await self._call(method, *args, **kwargs)
+            for (ns, key), given in writes.items():
+                self.words.wrote(ns, key, given)
         return result
 
     async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:

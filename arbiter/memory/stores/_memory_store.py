@@ -391,6 +391,7 @@ class MemoryStore:
             some = hits[at : at + 2 * limit]
             at += len(some)
             gets = [GetOp(*hit[1:], refresh_ttl=False) for hit in some if hit[1:] not in known]
+            before = self._access.words.writes
             items = iter(await self._access.call("batch", gets) if gets else ())
             for hit in some:
                 if (entry := known.get(hit[1:])) is not None:
@@ -398,7 +399,7 @@ class MemoryStore:
                     continue
                 item = next(items)
                 if item is None:
-                    self._access.words.wrote(hit.ns, hit.key, None)
+                    self._access.words.gone(hit.ns, hit.key, before)
                 elif wanted is None or wanted(item.value):
                     found.append(Entry(hit.key, self._own(item.value), hit.score, None, hit.ns))
         return found[:limit]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic as clock
 from typing import Any, TypeVar
@@ -57,6 +57,12 @@ class WordSearch:
         self._due: dict[Namespace, float] = {}
         self._look: dict[Namespace, float] = {}
         self._reading: dict[Namespace, list[list[tuple[str, Written | None]]]] = {}
+        self._writing: dict[tuple[Namespace, str], int] = {}
+        """The number of writes of each record that go on."""
+        self._mixed: set[tuple[Namespace, str]] = set()
+        """The records of which several went on at a time."""
+        self.writes = 0
+        """The number of writes that were noted."""
         self._guard = new_lock()
 
     async def hits(self, store: BaseStore, places: Sequence[Place], query: str, limit: int) -> list[Hit]:
@@ -89,10 +95,39 @@ class WordSearch:
         for ns in spaces:
             await self._refresh(ns)
 
+    @contextmanager
+    def writing(self, records: Collection[tuple[Namespace, str]]) -> Generator[None]:
+        """The time in which these records are written and noted. Of two such times of one record, nothing says which
+        write the store has last: its namespace is read again.
+        """
+        with self._guard:
+            for record in records:
+                self._writing[record] = self._writing.get(record, 0) + 1
+            self._mixed.update(record for record in records if self._writing[record] > 1)
+        try:
+            yield
+        finally:
+            with self._guard:
+                for record in records:
+                    if record in self._mixed:
+                        self._due.pop(record[0], None)
+                        self._reading.pop(record[0], None)
+                    self._writing[record] -= 1
+                    if not self._writing[record]:
+                        del self._writing[record]
+                        self._mixed.discard(record)
+
+    def gone(self, ns: Namespace, key: str, since: int) -> None:
+        """Note that a record was not there, if nothing was written since `writes` was that number."""
+        with self._guard:
+            if self.writes == since and ns in self._due:
+                self._index.put(ns, key, None)
+
     def wrote(self, ns: Namespace, key: str, value: Mapping[str, Any] | None) -> None:
         """Note a write; None for a deletion."""
         written = None if value is None else written_of(value)
         with self._guard:
+            self.writes += 1
             for changes in self._reading.get(ns, ()):
                 changes.append((key, written))
             if ns in self._due:
@@ -160,11 +195,9 @@ class WordSearch:
         finally:
             with self._guard:
                 # By identity: two lists may be equal.
-                rest = [each for each in self._reading[ns] if each is not changes]
+                rest = [each for each in self._reading.pop(ns, ()) if each is not changes]
                 if rest:
                     self._reading[ns] = rest
-                else:
-                    del self._reading[ns]
 
     def _install(self, ns: Namespace, found: Mapping[str, Written | None]) -> None:
         self._make_room(ns)
