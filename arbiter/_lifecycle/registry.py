@@ -316,10 +316,11 @@ class Registry:
 
     def _refuse_duplicate(self, contract: Contract) -> None:
         # Checkers and routers are both policies, so a name must identify the one that denied or redirected.
-        policies = (PolicyChecker.kind, PolicyRouter.kind)
-        kinds = policies if contract.kind in policies else (contract.kind,)
+        # By the classes and not by `kind`, which a class of the user's may have given another word.
+        bases = (PolicyChecker, PolicyRouter), NodeEvaluator, Advisor, CorrectionGate
+        taken = next((base for base in bases if isinstance(contract, base)), ())
         for other in self._all():
-            if other.name == contract.name and other.kind in kinds:
+            if other.name == contract.name and isinstance(other, taken):
                 what = f"{type(other).__name__}{other.source and f' of {other.source}'}"
                 raise RegistrationError(
                     f"{with_article(other.kind)} named {contract.name!r} is registered already ({what}). "

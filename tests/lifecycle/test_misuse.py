@@ -125,6 +125,19 @@ def test_duplicate_names() -> None:
         arbiter_os.add_evaluator(ThresholdEvaluator("one", "k", 0.5))
 
 
+def test_duplicate_name_of_a_class_with_a_kind_of_its_own() -> None:
+    """Its attribute `kind` is a word for messages; its class says what it is."""
+
+    class Soft(Check):
+        kind = "soft check"
+
+    for one, other in ((Check, Soft), (Soft, Check), (Soft, Soft)):
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_policy_checker(one("one", allow))
+        with refused(RegistrationError, "'one'", "another name"):
+            arbiter_os.add_policy_checker(other("one", allow))
+
+
 @pytest.mark.parametrize(
     ("base", "add", "method"),
     [
