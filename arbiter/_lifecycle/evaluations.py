@@ -619,7 +619,7 @@ class Evaluations(Lazy):
     def errors(self) -> Mapping[str, str]:
         self.resolve_all()
         return MappingProxyType(
-            {each.name: each.problem for each in self.judgements() if each.problem is not None}
+            {name: problem for _, (name, _, problem, _) in self._ends() if problem is not None}
         )
 
     def version_of(self, name: str) -> str:
@@ -640,35 +640,36 @@ class Evaluations(Lazy):
     def ended(self) -> Mapping[str, Outcome]:
         """The outcome of each evaluation. Waits for all of them."""
         self.resolve_all()
-        return MappingProxyType({each.name: each.outcome for each in self.judgements()})
+        return MappingProxyType({name: outcome for _, (name, _, _, outcome) in self._ends()})
 
     def judgements(self) -> list[Judgement]:
         """The evaluations that are done so far. Waits for nothing."""
-        done: list[Judgement] = []
+        return [Judgement(*end, queue.version) for queue, end in self._ends()]
+
+    def _ends(
+        self,
+    ) -> Iterator[tuple[EvaluatorQueue, tuple[str, EvaluationResult | None, str | None, Outcome]]]:
+        """The judgements without their versions, which may have to be read from source."""
         for queue, found in zip(self.queues, self.found, strict=True):
-            if found is None:
-                continue
-            version = queue.version
             if isinstance(found, EvaluationResult):
-                done.append(Judgement(queue.name, found, None, found.outcome, version))
+                yield queue, (queue.name, found, None, found.outcome)
             elif isinstance(found, _Parts):
                 for name, result in found.results.items():
-                    done.append(Judgement(name, result, None, result.outcome, version))
+                    yield queue, (name, result, None, result.outcome)
                 for name, problem in found.errors.items():
-                    done.append(Judgement(name, None, problem, "error", version))
+                    yield queue, (name, None, problem, "error")
             elif isinstance(found, _Failure):
-                done.append(Judgement(queue.name, None, found.message, found.outcome, version))
-            else:
-                done.append(Judgement(queue.name, None, None, "not_applicable", version))
-        return done
+                yield queue, (queue.name, None, found.message, found.outcome)
+            elif found is not None:
+                yield queue, (queue.name, None, None, "not_applicable")
 
     @property
     def outcomes(self) -> Mapping[str, EvaluationResult | None]:
         """The results so far; None for an evaluator that failed."""
         return {
-            each.name: each.result
-            for each in self.judgements()
-            if each.result is not None or each.problem is not None
+            name: result
+            for _, (name, result, problem, _) in self._ends()
+            if result is not None or problem is not None
         }
 
     def __repr__(self) -> str:

@@ -254,3 +254,27 @@ def test_version_that_raises_costs_no_run() -> None:
     assert arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver())).invoke({"log": []}, thread("1"))
     assert dict(arbiter_os.history.item.evaluation_versions) == {}
     assert arbiter_os.history.item.evaluation_results["b"].score == 1.0
+
+
+def test_results_and_errors_are_read_without_the_version(caplog: pytest.LogCaptureFixture) -> None:
+    """A version may have to be read from source, and a broken one is logged: only code that asks for it waits."""
+    asked: list[str] = []
+
+    class Costly(Judge):
+        def texts(self) -> Any:
+            asked.append(self.name)
+            raise ValueError("no texts")
+
+    def fails(_: History) -> EvaluationResult:
+        raise ValueError("no answer")
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Costly("good", lambda _: EvaluationResult(1.0, True)))
+    arbiter_os.add_evaluator(Costly("fails", fails))
+    arbiter_os.govern(chain(Spy("a"))).invoke({"log": []})
+    item = arbiter_os.history.item
+    assert [*item.evaluation_results] == ["good"]
+    assert dict(item.evaluation_errors) == {"fails": "ValueError: no answer"}
+    assert dict(item.evaluation_outcomes) == {"good": "scored", "fails": "error"}
+    assert not asked
+    assert "has no version" not in caplog.text
