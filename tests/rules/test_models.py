@@ -29,6 +29,7 @@ from arbiter.models import (
     json_values,
     model_of,
     quote,
+    total_usage,
     visible,
 )
 from arbiter.models._asking import models_unasked
@@ -258,6 +259,14 @@ def test_usage_is_summed_and_unknown_when_a_part_is(mode: str) -> None:
     assert asked(Scripted(answers=[untold, right]), mode).usage is None
     assert asked(Scripted(answers=[told, untold]), mode).usage is None
     assert asked(Scripted(answers=[GOOD]), mode).usage is None
+
+
+def test_sum_of_one_usage_is_a_copy_with_every_number() -> None:
+    """A judge of the user's may count on in its own dict, and leave a number out."""
+    own: Any = {"total_tokens": 5}
+    total = total_usage([own])
+    own["total_tokens"] = 8
+    assert total == {"input_tokens": 0, "output_tokens": 0, "total_tokens": 5}
 
 
 def test_answer_names_the_model_that_gave_it() -> None:
