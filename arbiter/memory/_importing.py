@@ -139,9 +139,13 @@ class Import:
             "speakers": [fields.get("speaker", entity_id)],
             **fields,
         }
-        if "expires_at" not in fields and (fact := Fact.read(value)) is not None:
-            value = replace(fact, expires_at=expiry(fact, self.rules)).to_value()
-        yield from self._of_record(KINDS.get(str(value["type"]), "facts"), value, entity_id, where)
+        kind = KINDS.get(str(value["type"]), "facts")
+        for planned in self._of_record(kind, value, entity_id, where):
+            fact = planned.record
+            if isinstance(fact, Fact) and "expires_at" not in fields:
+                fact = replace(fact, expires_at=expiry(fact, self.rules))
+                planned = replace(planned, record=fact, value=fact.to_value())
+            yield planned
 
     def _of_export(self, given: Mapping[str, Any], where: str) -> Iterable[Planned]:
         entity_id = self._entity(given.get("entity_id"), where)

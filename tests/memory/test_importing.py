@@ -195,6 +195,7 @@ def test_all_bad_records_are_reported_with_index_and_field_and_nothing_is_import
         "a text",
         export,
         {"entity_id": "ada", "clam": "Ada bakes"},
+        {"entity_id": "ada", "claim": "Ada bakes", "room_ids": "room-1"},
     ]
     with pytest.raises(ParameterError) as caught:
         known.import_(records)
@@ -213,6 +214,7 @@ def test_all_bad_records_are_reported_with_index_and_field_and_nothing_is_import
         f"records[7].thoughts[{len(export['thoughts']) - 1}]: expected a mapping",
         "records[8].clam: there is no such field. Did you mean 'claim'?",
         "records[8].claim: it is missing",
+        "records[9].room_ids: a str does not fit",
     ):
         assert wanted in told
     assert SECRET not in told
