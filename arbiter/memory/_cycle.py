@@ -82,6 +82,7 @@ from arbiter.memory.facts._wishes import command_of
 from arbiter.memory.providers._provider import ProviderContext, query_of
 from arbiter.memory.selection import Strategy, check_selectable, normal, select
 from arbiter.memory.stores import LockProvider, MemoryStore
+from arbiter.memory.stores._access import Access, access_to
 from arbiter.models import ChatModel, model_of
 from arbiter.verdicts import OTHER_TARGETS, EvaluationResult, EvaluatorTrace
 
@@ -199,7 +200,7 @@ class EvaluationCycle(EvaluatorGroup):
         self._rooms = Recent[str, str](_REMEMBERED)
         self._keeps_ids = Recent[str, bool](_REMEMBERED)
         """The last threads; those without a checkpointer have other ids in each run. See `MessageIds`."""
-        self._keys: weakref.WeakKeyDictionary[BaseStore, bytes] = weakref.WeakKeyDictionary()
+        self._keys: weakref.WeakKeyDictionary[Access, bytes] = weakref.WeakKeyDictionary()
         self._own_key = secrets.token_bytes(16)
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._busy: set[str] = set()
@@ -416,10 +417,13 @@ class EvaluationCycle(EvaluatorGroup):
 
     async def _key(self, store: MemoryStore | None) -> bytes:
         """The key of made ids; one of this process if the store cannot be read, or if there is none."""
-        found = None if store is None else self._keys.get(store.store)
-        if found is None and store is not None:
+        if store is None:
+            return self._own_key
+        access = access_to(store.store)
+        found = self._keys.get(access)
+        if found is None:
             try:
-                found = self._keys[store.store] = await key_of_messages(store, self.agent_id)
+                found = self._keys[access] = await key_of_messages(store, self.agent_id)
             except Exception as exc:
                 _log.warning("the key of message ids could not be read: %s", type(exc).__name__)
         return found or self._own_key

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
@@ -315,6 +315,27 @@ class Proxy(BaseStore):
         if not self.asynchronous:
             raise NotImplementedError
         return await self.inner.abatch(ops)
+
+
+@dataclass(frozen=True)
+class Named(BaseStore):
+    """A user's own stores that are equal if they have the same name."""
+
+    name: str
+    inner: BaseStore = field(default_factory=InMemoryStore, compare=False)
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        return self.inner.batch(ops)
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        return await self.inner.abatch(ops)
+
+
+async def test_stores_that_are_equal_keep_their_records_apart() -> None:
+    one, other = MemoryStore(Named("main")), MemoryStore(Named("main"))
+    await one.aput(NS, "k", {"claim": "cat"})
+    assert await other.aget(NS, "k") is None
+    assert await one.aget(NS, "k") is not None
 
 
 @pytest.mark.parametrize(("sync", "asynchronous"), [(True, False), (False, True), (True, True)])

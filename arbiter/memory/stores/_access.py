@@ -42,7 +42,7 @@ class Access:
     """One store and its known properties, shared by all its users in this process."""
 
     def __init__(self, store: BaseStore) -> None:
-        # A weak reference: this object is cached by its store and must not keep it alive.
+        # A weak reference: this object is cached by the store's identity and must not keep the store alive.
         self._store = weakref.ref(store)
         self._threaded = False
         self._in_memory = isinstance(store, InMemoryStore)
@@ -263,13 +263,24 @@ async def _unraced(calling: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return await calling()
 
 
-_ACCESSES: weakref.WeakKeyDictionary[BaseStore, Access] = weakref.WeakKeyDictionary()
+# By identity: stores of users may be equal without being the same, and their records must not mix.
+_ACCESSES: dict[int, tuple[weakref.ref[BaseStore], Access]] = {}
 _GUARD = new_lock()
 
 
 def access_to(store: BaseStore) -> Access:
     with _GUARD:
-        found = _ACCESSES.get(store)
-        if found is None:
-            found = _ACCESSES[store] = Access(store)
+        known = _ACCESSES.get(id(store))
+        if known is not None and known[0]() is store:
+            return known[1]
+        found = Access(store)
+        identity = id(store)
+
+        def forget(gone: weakref.ref[BaseStore]) -> None:
+            # Without the guard: the store may be freed on a thread that holds the guard.
+            held = _ACCESSES.get(identity)
+            if held is not None and held[0] is gone:
+                _ACCESSES.pop(identity, None)
+
+        _ACCESSES[identity] = (weakref.ref(store, forget), found)
         return found
