@@ -646,6 +646,8 @@ class EvaluationCycle(EvaluatorGroup):
         candidates = [
             e for e in passed if isinstance(e, CognitiveEvaluator) and not e.does_without_model(ctx)
         ]
+        if self.selector == "rule" or not candidates:
+            return [*passed], []  # and what `validate` could not reach is reported with its evaluator
         found = await select(self.selector, ctx, candidates, on_error=self.on_selector_error, seed=self.seed)
         self._tell("selector", ctx)
         remarks = unknown_names(found.unknown, {*trace, *(e.name for e in passed)})

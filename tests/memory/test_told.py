@@ -12,10 +12,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
+from pydantic import BaseModel
 
 from arbiter import ArbiterOS
 from arbiter.memory import (
     CognitiveEvaluator,
+    EvalContext,
     EvaluationCycle,
     FactEvaluator,
     FactsProvider,
@@ -202,6 +204,31 @@ def test_a_selector_that_cannot_be_reached_is_reported(caplog: pytest.LogCapture
     talk(evaluator("MINE", description="Mine.")(lambda ctx: None), cycle=cycle)
     [told] = warnings_in(caplog)
     assert told.startswith("evaluator 'selector' got no answer from its model Scripted: AuthenticationError")
+
+
+class Asking(CognitiveEvaluator):
+    """An evaluator whose `validate` asks a model."""
+
+    async def validate(self, ctx: EvalContext) -> bool:
+        await ctx.ask(Note, [HumanMessage("Is there anything to do?")])
+        return True
+
+    async def handle(self, ctx: EvalContext) -> HandlerOutcome:
+        return HandlerOutcome(1.0, True, "done")
+
+
+class Note(BaseModel):
+    text: str = ""
+
+
+def test_a_model_that_validate_cannot_reach_is_reported_with_its_evaluator(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No selector is named if there is none."""
+    model = Scripted(answers=[ConnectionError("no network")])
+    talk(Asking("ASKS"), cycle=EvaluationCycle(evaluator_model=model))
+    [told] = warnings_in(caplog)
+    assert told.startswith("evaluator 'ASKS' got no answer from its model Scripted: ConnectionError")
 
 
 @pytest.mark.lengthy
