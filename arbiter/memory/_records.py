@@ -11,7 +11,6 @@ from hashlib import sha256
 from types import UnionType
 from typing import Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from arbiter._values.states import is_number
 from arbiter.errors import ParameterError, with_article
 from arbiter.memory.stores import MemoryStore, namespace
 
@@ -333,8 +332,10 @@ class Relationship(Record):
     @property
     def interactions(self) -> int:
         """The number of interactions; 0 if another program has written something else there."""
-        count = self.metadata.get("interactions")
-        return int(count) if is_number(count) else 0
+        try:
+            return int(self.metadata.get("interactions", 0))
+        except (TypeError, ValueError, OverflowError):
+            return 0
 
     def told_in(self, room_id: str, *, only_there: bool = False) -> Self | None:
         """The part of the relationship that a prompt in a room may use; None if there is none.

@@ -224,6 +224,16 @@ async def test_an_unreadable_record_is_replaced(plain: MemoryStore, broken: dict
     assert [(one.interactions, one.tags) for one in await relationships.of()] == [(1, ("x",))]
 
 
+async def test_a_count_that_is_written_as_a_text_is_read(plain: MemoryStore) -> None:
+    """Other programs write numbers in other ways; the tags of such a relationship are kept."""
+    relationships = known_in(plain)
+    await relationships.upsert([seen("friend")], turn())
+    [value] = [entry.value for entry in await plain.alist(PLACE)]
+    await plain.aput(PLACE, key_of("a", "b"), {**value, "metadata": {"interactions": "4"}})
+    await relationships.upsert([seen("x")], turn(run="2"))
+    assert [(one.interactions, one.tags) for one in await relationships.of()] == [(5, ("friend", "x"))]
+
+
 @pytest.mark.parametrize("broken", [{"tags": None}, {"metadata": None}], ids=str)
 async def test_an_unreadable_record_is_forgotten_with_the_rest(broken: dict[str, Any]) -> None:
     memory = EvaluationCycle(
