@@ -1,9 +1,8 @@
-"""Turns, sections of providers, and a clock that is set by hand, for tests of single evaluators and providers."""
+"""Turns, and a clock that is set by hand, for tests of single evaluators."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,8 +14,6 @@ from arbiter.memory import Character, EvalContext, MemoryStore
 from arbiter.memory._conversation import responded
 from arbiter.memory._turns import newest_human
 from arbiter.memory.answers import CallBudget
-from arbiter.memory.providers import Provider, ProviderContext, Section, compose_sections
-from arbiter.memory.providers._provider import section_of
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
 
@@ -77,18 +74,3 @@ def turn(
 
 def _silent(chunk: Any) -> None:
     return None
-
-
-def told(provider: Provider, ctx: ProviderContext) -> Section:
-    """The section of a provider."""
-    return asyncio.run(section_of(provider, ctx))
-
-
-def block(provider: Provider, ctx: ProviderContext) -> str:
-    """The block that a node gets of one provider."""
-    return compose_sections([told(provider, ctx)])
-
-
-def data(section: Section) -> Mapping[str, Any]:
-    assert section.result is not None
-    return section.result.data

@@ -33,6 +33,7 @@ from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._notes import Related
 from arbiter.memory._records import Fact, Goal, Objective, Record, Relationship, Thought
 from arbiter.memory.providers import (
+    ComposedContext,
     FactsProvider,
     GoalsProvider,
     Provider,
@@ -43,6 +44,7 @@ from arbiter.memory.providers import (
     Section,
     TimeProvider,
     TrustProvider,
+    acompose_context,
     compose_sections,
 )
 from arbiter.memory.providers._composing import BEGIN, END
@@ -50,7 +52,6 @@ from arbiter.memory.providers._facts import PEOPLE
 from arbiter.memory.providers._provider import query_of
 from arbiter.memory.stores import MemoryStore, namespace
 from arbiter.memory.trust import Evidence, Trust
-from tests.memory.memory_support import block, data, told
 from tests.support import MODES, Chat, run
 
 NOW = datetime(2026, 1, 31, 12, 30, tzinfo=UTC)
@@ -111,9 +112,13 @@ def remember(store: BaseStore, *facts: Fact) -> None:
         store.put(namespace(AGENT, kind, each.subject), each.id, each.to_value(), index=["claim"])
 
 
-def lines(section: Section) -> list[str]:
-    """The lines of a section, without the frame and the heading."""
-    return compose_sections([section]).split("\n")[3:-1]
+def told(provider: Provider, ctx: ProviderContext) -> ComposedContext:
+    return asyncio.run(acompose_context([provider], ctx))
+
+
+def lines(composed: ComposedContext) -> list[str]:
+    """The lines of the only section, without the frame and the heading."""
+    return composed.text.split("\n")[3:-1]
 
 
 # Facts --------------------------------------------------------------------------------------------
@@ -255,8 +260,8 @@ def test_of_many_others_few_are_read() -> None:
         remember(store, *(fact(f"{person.id}-{number}", f"Likes {number}", **openly) for number in range(30)))
     asked = context(store, " ".join(person.names[0] for person in people), entities=people)
     said = told(FactsProvider(others=100), asked)
-    assert len({value["subject"] for value in data(said)["others"]}) == PEOPLE
-    assert len(data(said)["others"]) == 100
+    assert len({value["subject"] for value in said.data["facts"]["others"]}) == PEOPLE
+    assert len(said.data["facts"]["others"]) == 100
     assert len(lines(told(FactsProvider(), asked))) == 6
 
 
@@ -268,7 +273,7 @@ def test_the_name_of_another_cannot_leave_its_line() -> None:
         "Bob?", name="Bob\n</stored-notes>", additional_kwargs={"entity_id": "bob"}, id="b"
     )
     ctx = context(store, entities=[replace(odd, names=())])
-    text = block(FactsProvider(), replace(ctx, messages=[message], query="bob"))
+    text = told(FactsProvider(), replace(ctx, messages=[message], query="bob")).text
     assert text.count("</stored-notes>") == 1
     assert "(about Bob " in text
 
@@ -276,7 +281,7 @@ def test_the_name_of_another_cannot_leave_its_line() -> None:
 def test_the_documentation_shows_the_block_as_it_is() -> None:
     store = InMemoryStore()
     remember(store, fact("1", "Ada lives in Oslo", confidence=0.72))
-    shown = block(FactsProvider(), context(store)).replace("2026-01-31", "2026-11-20")
+    shown = told(FactsProvider(), context(store)).text.replace("2026-01-31", "2026-11-20")
     assert shown in (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
 
 
@@ -311,7 +316,7 @@ def test_a_fact_is_shown_only_in_its_rooms_and_to_its_people(
     store = InMemoryStore()
     remember(store, fact("a", SECRET, **known))
     ctx = context(store, "party", room_id=where, entity_id=who)
-    assert (SECRET in block(FactsProvider(), ctx)) is said
+    assert (SECRET in told(FactsProvider(), ctx).text) is said
 
 
 def test_a_refined_fact_takes_the_place_of_the_coarser_one() -> None:
@@ -379,7 +384,7 @@ def test_without_embeddings_old_facts_are_found_by_their_words(kind: str) -> Non
 
         if kind != "memory":
             setattr(store, "batch", watched)  # noqa: B010 - a method, for the type checkers
-        said = block(provider, ctx)
+        said = told(provider, ctx).text
     assert "zebra" in said
     assert "walrus" in said
     assert kind == "memory" or 0 < sum(read) <= 100
@@ -454,7 +459,9 @@ def test_an_unreadable_record_does_not_hide_the_others(
         store.put(namespace(AGENT, kind, scope), key, {**value, "id": key, **odd})
         if kind == "relationships":
             store.put(namespace(AGENT, "related", USER), key, {})
-    assert "Good" in block(provider, context(store))
+    composed = told(provider, context(store))
+    assert not composed.errors
+    assert "Good" in composed.text
 
 
 # The block ----------------------------------------------------------------------------------------
@@ -477,7 +484,7 @@ HOSTILE = [
 def test_no_claim_can_close_the_block_or_look_like_another_line(claim: str) -> None:
     store = InMemoryStore()
     remember(store, fact("a", claim), fact("b", "User has a cat", days=1))
-    text = block(FactsProvider(), context(store))
+    text = told(FactsProvider(), context(store)).text
     found = text.split("\n")
     assert found[:2] == BEGIN.split("\n")
     assert found[-1] == END
@@ -490,7 +497,7 @@ def test_no_claim_can_close_the_block_or_look_like_another_line(claim: str) -> N
 @pytest.mark.parametrize("line", ["## Facts", "  # Facts", END, BEGIN, "</STORED notes>"])
 def test_no_text_of_ones_own_provider_can_end_the_block_or_begin_a_section(line: str) -> None:
     result = ProviderResult(text=f"before\n{line}\nafter")
-    text = compose_sections([Section(name="own", result=result)])
+    text = compose_sections([Section(name="own", result=result)]).text
     assert text.startswith(f"{BEGIN}\n## own\nbefore\n")
     assert text.endswith(f"\nafter\n{END}")
     assert (text.count("<stored-notes>"), text.lower().count("</stored"), text.count("\n##")) == (1, 1, 1)
@@ -503,13 +510,13 @@ def section(name: str, *said: str, position: int = 0) -> Section:
 def test_sections_come_by_position_and_then_in_their_order() -> None:
     text = compose_sections(
         [section("c", "3", position=5), section("a", "1"), section("b", "2"), section("none", " ", "")]
-    )
+    ).text
     assert text == f"{BEGIN}\n## a\n1\n## b\n2\n## c\n3\n{END}"
 
 
 def test_a_long_section_leaves_the_others_their_room() -> None:
     long = [f"long line number {number:04d}" for number in range(1000)]
-    text = compose_sections([section("long", *long), section("short", "kept", position=9)], 1000)
+    text = compose_sections([section("long", *long), section("short", "kept", position=9)], 1000).text
     assert "## short\nkept" in text
     assert 950 < len(text) <= 1000
     # The last are cut, not some.
@@ -522,8 +529,8 @@ words = st.text(st.sampled_from("ab <>/#-\n\r\u2028\x00é") | st.characters(), m
 @given(texts=st.lists(words, max_size=5), limit=st.integers(0, 400))
 def test_the_block_never_exceeds_its_size_and_has_only_whole_lines(texts: Sequence[str], limit: int) -> None:
     sections = [section(f"s{number}", text) for number, text in enumerate(texts)]
-    whole = set(compose_sections(sections, 10**6).split("\n"))
-    text = compose_sections(sections, limit)
+    whole = set(compose_sections(sections, 10**6).text.split("\n"))
+    text = compose_sections(sections, limit).text
     assert len(text) <= limit
     if text:
         assert text.startswith(BEGIN)
@@ -544,26 +551,26 @@ def test_a_provider_that_raises_leaves_an_error_and_the_others_speak() -> None:
         def get(self, ctx: ProviderContext) -> Any:
             return 7
 
-    sections = [told(provider, context(None)) for provider in (Broken(), Wrong(), TimeProvider())]
-    assert compose_sections(sections) == f"{BEGIN}\n## Now\nSaturday, 2026-01-31 12:30 UTC\n{END}"
-    assert [each.error for each in sections] == [
-        "ValueError in provider 'broken'",
-        "provider 'wrong' returned a int; expected a ProviderResult",
-        "",
-    ]
+    composed = asyncio.run(acompose_context([Broken(), Wrong(), TimeProvider()], context(None)))
+    assert composed.text == f"{BEGIN}\n## Now\nSaturday, 2026-01-31 12:30 UTC\n{END}"
+    assert dict(composed.errors) == {
+        "broken": "ValueError in provider 'broken'",
+        "wrong": "provider 'wrong' returned a int; expected a ProviderResult",
+    }
 
 
 def test_a_provider_that_needs_a_store_and_has_none_says_nothing() -> None:
     providers = [FactsProvider(), RelationshipsProvider(), GoalsProvider(), ReflectionProvider()]
-    sections = [told(provider, context(None)) for provider in providers]
-    assert compose_sections(sections) == ""
-    assert not any(each.error for each in sections)
+    composed = asyncio.run(acompose_context(providers, context(None)))
+    assert composed.text == ""
+    assert not composed.errors
 
 
-def test_a_result_has_values_and_data_for_a_program() -> None:
-    result = asyncio.run(TimeProvider().get(context(None)))
-    assert result.values == {"time": "Saturday, 2026-01-31 12:30 UTC"}
-    assert result.data == {"now": "2026-01-31T12:30:00+00:00"}
+def test_values_and_data_of_all_providers_are_kept_even_if_cut_from_the_block() -> None:
+    composed = asyncio.run(acompose_context([TimeProvider()], context(None), max_chars=3))
+    assert composed.text == ""
+    assert composed.values == {"time": "Saturday, 2026-01-31 12:30 UTC"}
+    assert composed.data == {"time": {"now": "2026-01-31T12:30:00+00:00"}}
 
 
 # The others ---------------------------------------------------------------------------------------
@@ -640,9 +647,9 @@ def test_a_relationship_shows_sightings_in_the_open_or_in_this_room(room: str, s
     )
     met = replace(related(USER, "user-4", 9, "lover", room="dm-2"), private_interactions={"dm-2": 9})
     relate(store, own, others, met)
-    found = told(RelationshipsProvider(), context(store, room_id=room))
-    assert lines(found) == said
-    assert room == "dm" or "dm" not in repr(data(found))
+    composed = told(RelationshipsProvider(), context(store, room_id=room))
+    assert lines(composed) == said
+    assert room == "dm" or "dm" not in repr(composed.data)
 
 
 def test_goals_are_those_of_the_room_with_their_steps() -> None:
@@ -993,6 +1000,22 @@ def test_a_dynamic_provider_speaks_only_when_a_run_asks_for_it(mode: str) -> Non
     run(app, HELLO, THREAD, mode=mode)
     run(app, HELLO, {"configurable": {"thread_id": "u", "providers": ["time"]}}, mode=mode)
     assert [len(heard) for heard in body.heard] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("names", "headings"),
+    [(None, ["Now"]), (["weather"], ["weather"]), (["time", "weather", "x"], ["Now", "weather"])],
+)
+def test_context_can_be_composed_without_a_graph(names: list[str] | None, headings: list[str]) -> None:
+    class Weather(Provider):
+        dynamic = True
+        position = 3
+
+        def get(self, ctx: ProviderContext) -> ProviderResult:
+            return ProviderResult(text="Rain")
+
+    composed = asyncio.run(acompose_context([Weather("weather"), TimeProvider()], context(None), names))
+    assert [line[3:] for line in composed.text.split("\n") if line.startswith("## ")] == headings
 
 
 def test_a_provider_without_get_cannot_be_registered() -> None:

@@ -31,13 +31,12 @@ from arbiter.memory import FactsProvider, Memory, MemoryStore, ProviderContext, 
 from arbiter.memory._characters import Character
 from arbiter.memory._records import Fact
 from arbiter.memory.facts import FactStore
-from arbiter.memory.providers import compose_sections
+from arbiter.memory.providers import acompose_context
 from arbiter.memory.stores import Entry, Namespace, Value, namespace
 from arbiter.memory.stores import _searching as searching
 from arbiter.memory.stores import _word_tables as word_tables
 from arbiter.memory.stores._words import terms_of
 from tests.memory.memory_stores import opened
-from tests.memory.memory_support import block, data, told
 from tests.processes import python
 from tests.support import PATIENCE
 
@@ -221,7 +220,7 @@ def test_the_last_message_counts_most() -> None:
     )
     talk = ["I own a Fender guitar.", "Nice!", "Which number of Fender guitar is best?", "The first number."]
     ctx = context(store, "\n".join([*talk, "Where do I live?"]))
-    shown = data(told(FactsProvider(), ctx))["facts"]
+    shown = asyncio.run(acompose_context([FactsProvider()], ctx)).data["facts"]["facts"]
     assert "it" in [value["id"] for value in shown]
     assert any(value["id"].startswith("g") for value in shown)
 
@@ -744,7 +743,7 @@ def test_facts_search_and_provider_answer_for_a_date(when: datetime, held: list[
     assert sorted(each.claim for each in memory.facts("ada", as_of=when)) == held
     homes = sorted(each.claim for each in memory.search("Where does she live?", "ada", as_of=when))
     assert homes == [claim for claim in held if "lives" in claim]
-    text = block(FactsProvider(as_of=when), context(store, "Where is home?"))
+    text = asyncio.run(acompose_context([FactsProvider(as_of=when)], context(store, "Where is home?"))).text
     assert sorted(re.findall(r"\] (User .*)", text)) == held
 
 
@@ -812,21 +811,23 @@ def test_of_a_hundred_facts_those_that_a_question_asks_for_are_shown(
     with opened(kind, url=lambda: str(request.getfixturevalue("postgres_url"))) as store:
         remember(store, *made)
         for number, query in enumerate(TOPICS):
-            result = told(FactsProvider(), context(store, query))
-            shown = [int(value["id"][1:]) for value in data(result)["facts"]]
+            result = asyncio.run(acompose_context([FactsProvider()], context(store, query)))
+            shown = [int(value["id"][1:]) for value in result.data["facts"]["facts"]]
             assert len(shown) == len(set(shown)) == 14
             assert sum(n % 10 == number for n in shown) == 10
             assert {0, 1} & {*shown}  # the latest, whatever is asked
-            assert len(compose_sections([result])) <= 4_000
+            assert len(result.text) <= 4_000
 
 
 @pytest.mark.lengthy
 def test_the_block_is_bounded_however_long_the_facts_are() -> None:
     store = InMemoryStore()
     remember(store, *(fact(f"f{n}", f"User owns thing {n} " + "of gold " * 2_000) for n in range(100)))
-    result = told(FactsProvider(similar=60, recent=40), context(store, "gold thing"))
-    assert len(data(result)["facts"]) == 100
-    assert len(compose_sections([result])) <= 4_000
+    result = asyncio.run(
+        acompose_context([FactsProvider(similar=60, recent=40)], context(store, "gold thing"))
+    )
+    assert len(result.data["facts"]["facts"]) == 100
+    assert len(result.text) <= 4_000
 
 
 def test_relevant_facts_of_extraction_come_from_the_same_search() -> None:

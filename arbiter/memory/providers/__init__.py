@@ -3,9 +3,9 @@
 See docs/memory.md.
 """
 
-from arbiter.memory.providers._composing import ProviderResult, Section, compose_sections
+from arbiter.memory.providers._composing import ComposedContext, ProviderResult, Section, compose_sections
 from arbiter.memory.providers._facts import FactsProvider
-from arbiter.memory.providers._provider import Provider, ProviderContext, ProviderError
+from arbiter.memory.providers._provider import Provider, ProviderContext, ProviderError, acompose_context
 from arbiter.memory.providers._singles import (
     GoalsProvider,
     ProfileProvider,
@@ -16,6 +16,7 @@ from arbiter.memory.providers._singles import (
 )
 
 __all__ = [
+    "ComposedContext",
     "FactsProvider",
     "GoalsProvider",
     "ProfileProvider",
@@ -28,5 +29,6 @@ __all__ = [
     "Section",
     "TimeProvider",
     "TrustProvider",
+    "acompose_context",
     "compose_sections",
 ]

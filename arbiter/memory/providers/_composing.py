@@ -50,16 +50,36 @@ class Section:
     messages_key: str | None = None
 
 
-def compose_sections(sections: Sequence[Section], max_chars: int = MAX_CHARS) -> str:
-    """One block of at most `max_chars` characters, in the order of `position`, then of `sections`; "" if all are
-    empty.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComposedContext:
+    """One block of text, "" if all providers are empty. `values` merges those of all providers; `data` and
+    `errors` are by provider name."""
+
+    text: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    errors: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def compose_sections(sections: Sequence[Section], max_chars: int = MAX_CHARS) -> ComposedContext:
+    """One block of at most `max_chars` characters, in the order of `position`, then of `sections`.
 
     If the block is too small, all sections get equal room, and the room that one leaves goes to the others;
     whole lines are cut from the end of a section. Invisible characters are shown as codes, and text that
-    imitates the block's delimiter loses its brackets.
+    imitates the block's delimiter loses its brackets. If two providers give a value of one name, the first
+    one wins.
     """
     ordered = sorted(sections, key=lambda section: section.position)
-    return _block([_pieces(section) for section in ordered], max_chars)
+    values: dict[str, Any] = {}
+    for section in ordered:
+        if section.result is not None:
+            values = {**section.result.values, **values}
+    return ComposedContext(
+        text=_block([_pieces(section) for section in ordered], max_chars),
+        values=values,
+        data={section.name: section.result.data for section in ordered if section.result is not None},
+        errors={section.name: section.error for section in ordered if section.error},
+    )
 
 
 def one_line(text: str, limit: int = 500) -> str:

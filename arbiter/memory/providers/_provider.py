@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,13 @@ from arbiter.memory._outcomes import call
 from arbiter.memory._secrets import redacted
 from arbiter.memory._telling import NO_CYCLE, NO_STORE, Told
 from arbiter.memory._tombstones import Tombstones
-from arbiter.memory.providers._composing import MAX_CHARS, ProviderResult, Section, compose_sections
+from arbiter.memory.providers._composing import (
+    MAX_CHARS,
+    ComposedContext,
+    ProviderResult,
+    Section,
+    compose_sections,
+)
 from arbiter.memory.stores import MemoryStore
 
 ASKED_FOR = "providers"
@@ -157,7 +164,7 @@ class Provider(Advisor):
         """The block of all sections; None if it is empty."""
         sections = [part for part in parts if isinstance(part, Section)]
         limits = [section.max_chars for section in sections if section.max_chars is not None]
-        return compose_sections(sections, min(limits, default=MAX_CHARS)) or None
+        return compose_sections(sections, min(limits, default=MAX_CHARS)).text or None
 
     def ensure_valid(self) -> None:
         super().ensure_valid()
@@ -256,6 +263,23 @@ def _fault(answer: Any) -> str | None:
         return f"a text that is a {type(given.text).__name__}"
     fits = isinstance(given.values, Mapping) and isinstance(given.data, Mapping)
     return None if fits else "values or data that are not a mapping"
+
+
+async def acompose_context(
+    providers: Sequence[Provider],
+    ctx: ProviderContext,
+    names: Iterable[str] | None = None,
+    max_chars: int = MAX_CHARS,
+) -> ComposedContext:
+    """Ask providers, all at once, and compose their results.
+
+    `names` selects providers; without it all that are not dynamic are asked. Errors of providers are in the
+    result, never raised.
+    """
+    wanted = None if names is None else frozenset(names)
+    asked = [p for p in providers if (not p.dynamic if wanted is None else p.name in wanted)]
+    sections = await asyncio.gather(*(section_of(provider, ctx) for provider in asked))
+    return compose_sections(sections, max_chars)
 
 
 def _named() -> Sequence[str]:
