@@ -120,14 +120,10 @@ class Recording:
         self._other_format: dict[str, list[Line]] = defaultdict(list)
         """By file, the lines of another format. They may be good, and stay until they are recorded again."""
         self._release = finalize(self, self._locked()) if mode == "record" else None
+        self._details: dict[tuple[str, str], Mapping[str, str]] = {}
+        """The parts of each hash in the `target` of answers. In the file, one answer with that hash has them."""
         self._answers = self._read("answers")
         self._judgements = self._read("judgements")
-        self._details = {
-            _hash_of(line, name): parts
-            for line in self._answers.values()
-            for name, parts in line.get("details", NO_DETAILS).items()
-        }
-        """The parts of each hash in the `target` of answers. In the file, one answer with that hash has them."""
 
     def _locked(self) -> Callable[[], None]:
         try:
@@ -187,9 +183,8 @@ class Recording:
             "target": dict(target),
             "answer": answer,
             "recorded": _today(),
-            **({"details": dict(details)} if details else {}),
         }
-        self._keep("answers", self._answers, line)
+        self._keep("answers", self._answers, line, details)
 
     def check_answers(
         self, cases: Mapping[Place, Any], target: Mapping[str, str], details: Details = NO_DETAILS
@@ -338,7 +333,7 @@ class Recording:
             if key in self._used or not (used_alone or _slot(lines[key]) in self._touched)
         ]
         path = self._file(name)
-        kept = list(_with_details_once(kept))
+        kept = list(_with_details(kept, self._details))
         kept += [line for line in self._other_format[path.name] if _slot(line) not in self._touched]
         if not kept and not path.exists():
             return
@@ -366,9 +361,13 @@ class Recording:
         self.missing.append(what)
         raise RecordingError(f"no valid recording has {what}. Run `arbiter eval record`.")
 
-    def _keep(self, name: str, lines: dict[str, Line], line: Line) -> Line:
-        text = _text_of(line)
+    def _keep(
+        self, name: str, lines: dict[str, Line], line: Line, details: Details = NO_DETAILS
+    ) -> Line:
+        new = {name: parts for name, parts in details.items() if _hash_of(line, name) not in self._details}
+        text = _text_of({**line, "details": new} if new else line)
         with self._lock:
+            self._details |= {_hash_of(line, name): parts for name, parts in new.items()}
             known = lines.get(line["key"])
             if known is not None and (
                 line["key"] in self._new or (_has_failed(line) and not _has_failed(known))
@@ -408,7 +407,13 @@ class Recording:
             content = path.read_bytes()
         except OSError as error:
             raise RecordingError(f"{path}: cannot be read: {error}") from None
-        return {line["key"]: line for line in self._lines(path, content)}
+        found: dict[str, Line] = {}
+        for line in self._lines(path, content):
+            details: Details = line.pop("details", NO_DETAILS)
+            # Those of a line that a later one replaces count too.
+            self._details |= {_hash_of(line, name): parts for name, parts in details.items()}
+            found[line["key"]] = line
+        return found
 
     def _lines(self, path: Path, content: bytes) -> Iterator[Line]:
         whole = content.split(b"\n")  # the last line may be torn within a character
@@ -481,15 +486,15 @@ def _hash_of(line: Line, name: str) -> tuple[str, str]:
     return name, str(line["target"].get(name))
 
 
-def _with_details_once(lines: Iterable[Line]) -> Iterator[Line]:
+def _with_details(
+    lines: Iterable[Line], known: Mapping[tuple[str, str], Mapping[str, str]]
+) -> Iterator[Line]:
     """The lines, of which the first with a hash has its details."""
-    seen = set[tuple[str, str]]()
+    left = {**known}
     for line in lines:
-        given = line.get("details", NO_DETAILS)
-        details = {name: parts for name, parts in given.items() if _hash_of(line, name) not in seen}
-        seen.update(_hash_of(line, name) for name in details)
-        others = {name: value for name, value in line.items() if name != "details"}
-        yield {**others, "details": details} if details else others
+        hashes = [hash for name in line.get("target", ()) if (hash := _hash_of(line, name)) in left]
+        details = {hash[0]: left.pop(hash) for hash in hashes}
+        yield {**line, "details": details} if details else line
 
 
 def _place(line: Line) -> Place:

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict
 
 from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.evaluators import JudgeEvaluator
-from arbiter.harness import Case, CaseRun, GateSettings, Report, Selection, Suite
+from arbiter.harness import Case, CaseRun, GateSettings, Limits, Report, Selection, Suite
 from arbiter.harness.files import load_suite
 from arbiter.harness.journal import run_folder
 from arbiter.harness.recordings import Place, Recording
@@ -457,6 +457,36 @@ def test_the_parts_of_the_code_are_in_the_file_once_and_each_stale_case_names_it
     with pytest.raises(RecordingError) as caught:
         suite.run(graph, mode="mock")
     assert str(caught.value).count("PROMPT in node changed") == 3
+
+
+def test_a_stale_case_names_its_change_although_another_was_recorded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer of the other was the one that had the parts of the code in the file."""
+    path = Path("recordings/own/answers.jsonl")
+    cases = [Case(name, {"log": [name]}) for name in "abc"]
+    graph = StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
+    Suite("own", cases).run(graph, mode="record")
+    first = json.loads(path.read_text().partition("\n")[0])["case"]
+    monkeypatch.setitem(globals(), "PROMPT", "Answer at length.")
+    Suite("own", [case for case in cases if case.id == first]).run(graph, mode="record")
+    assert path.read_text().count("PROMPT in node") == 2
+    with pytest.raises(RecordingError) as caught:
+        Suite("own", cases).run(graph, mode="mock")
+    assert str(caught.value).count("PROMPT in node changed") == 2
+
+
+def test_the_parts_of_the_code_are_written_once_while_cases_are_recorded() -> None:
+    path = Path("recordings/own/answers.jsonl")
+    counts: list[int] = []
+
+    def count(session: Any) -> None:
+        counts.append(path.read_text().count("PROMPT in node"))
+
+    graph = StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
+    suite = Suite("own", [Case(name, {"log": [name]}) for name in "abc"], limits=Limits(concurrency=1))
+    suite.run(graph, mode="record", progress=count)
+    assert counts == [1, 1, 1]
 
 
 def test_a_recorded_answer_stays_small() -> None:
