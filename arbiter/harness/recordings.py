@@ -153,11 +153,11 @@ class Recording:
         may_fail: bool = False,
     ) -> Mapping[str, Any] | None:
         """The recorded answer to an input, as `keep_answer` got it. In mode "record" a failure is asked again, unless
-        the target `may_fail`."""
+        it is the target's own and the target `may_fail`."""
         key = answer_key(input, target, place.repeat)
         with self._lock:
             known = self._answers.get(key)
-            again = self._again or (known is not None and not may_fail and _has_failed(known))
+            again = self._again or (known is not None and _has_failed(known, may_fail=may_fail))
             line = self._found(self._answers, key, again)
             if line is None and self.mode == "replay":
                 before = [each for each in self._answers.values() if _place(each) == place]
@@ -517,12 +517,13 @@ def _alike(before: Sequence[Line], asked: Asked) -> list[Line]:
     ]
 
 
-def _has_failed(line: Line) -> bool:
-    """True without an answer of the judge, or if the target or one of its node evaluators failed."""
+def _has_failed(line: Line, *, may_fail: bool = False) -> bool:
+    """True without an answer of the judge, or if the target (unless it `may_fail`) or one of its node evaluators
+    failed."""
     if (answer := line.get("answer")) is None:
         return line["value"] is None
     evaluations: Sequence[Line] = answer.get("evaluations", ())
-    return answer.get("status") == "failed" or any(
+    return (answer.get("status") == "failed" and not may_fail) or any(
         each.get("outcome") in ("error", "timeout") for each in evaluations
     )
 

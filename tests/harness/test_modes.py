@@ -446,6 +446,16 @@ def test_a_failure_that_a_case_expects_is_recorded_once(expect: dict[str, Any]) 
     assert len(plan.calls) == 1
 
 
+def test_a_judge_that_failed_is_asked_again_although_its_case_may_fail() -> None:
+    judge = model(GRADE)
+    answers = judge.answers[:]
+    may_fail = suite(judge=judge, cases=[Case("a", {"log": []}, expect={"completes": False})])
+    judge.answers[:] = [ConnectionError("down")]
+    assert may_fail.run(graph(Spy("plan")), mode="record").rows["good"].n == 0
+    judge.answers[:] = answers
+    assert may_fail.run(graph(Spy("plan")), mode="record").rows["good"].n == 1
+
+
 def test_the_parts_of_the_code_are_in_the_file_once_and_each_stale_case_names_its_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
