@@ -10,14 +10,14 @@ from pydantic import Field, ValidationError
 
 from arbiter._constitution.documents import PackModel, explain
 from arbiter._values.versions import hash_of, version_from
-from arbiter.errors import ConfigurationError, nearest
+from arbiter.errors import ConfigurationError, ParameterError, nearest
 from arbiter.evaluators import JudgeEvaluator
 from arbiter.harness.canonical import is_mapping
 from arbiter.harness.cases import Order
 from arbiter.harness.dimensions import DIMENSIONS, DimensionScorer, RowName
 from arbiter.harness.expectations import Check, condition, contains, equals, fits_schema, matches, ran
 from arbiter.harness.results import CaseRun
-from arbiter.harness.scorers import Scorer
+from arbiter.harness.scorers import NamedScorer, Scorer
 from arbiter.harness.scores import COUNT, SHARE, Scale, Score, of_judge
 from arbiter.models import Judge, judge_of
 from arbiter.testing import history_of
@@ -226,8 +226,13 @@ def made_of_entries(given: Any, models: Mapping[str, Any]) -> Any:
     """
 
     def made(scorer: Any, name: object = None) -> Any:
-        if not is_mapping(scorer):
+        is_scorer = callable(scorer) or callable(getattr(scorer, "score", None))  # it may be a mapping, too
+        if is_scorer or not is_mapping(scorer):
             return scorer
+        if name is not None and scorer.get("name", name) != name:
+            raise ConfigurationError(
+                f"the scorer {name!r:.80} has the name {scorer['name']!r:.80} in its entry, too. Leave one out."
+            )
         return _made_of(scorer if name is None else {**scorer, "name": name}, models)
 
     if is_mapping(given):
@@ -237,8 +242,10 @@ def made_of_entries(given: Any, models: Mapping[str, Any]) -> Any:
         return given  # refused with what is no scorer
     else:
         given = scorers = [made(scorer) for scorer in given]
-    known = (getattr(scorer, "given", scorer) for scorer in scorers)  # a suite that is copied has made them
-    named = {getattr(getattr(scorer, "entry", None), "judge", None) for scorer in known}
+    known = (each.given if isinstance(each, NamedScorer) else each for each in scorers)  # those of a copied suite
+    named = {
+        getattr(each.entry, "judge", "") for each in known if isinstance(each, BuiltIn | DimensionScorer)
+    }
     if unused := [name for name in models if name not in named]:
         raise ConfigurationError(
             f"models has {', '.join(map(repr, unused))}, which no scorer names. A scorer does that in an entry, "
@@ -262,5 +269,11 @@ def _made_of(data: Mapping[str, Any], models: Mapping[str, Any]) -> Scorer:
             f"{'.'.join(map(str, where))}: {what}" if where else what
             for where, what in explain(model, data, error)
         )
-        raise ConfigurationError(f"the scorer {data.get('name', use)!r:.80}: {said}.") from None
-    return make(entry, models)
+        end = "" if said.endswith("?") else "."
+        raise ConfigurationError(f"the scorer {data.get('name', use)!r:.80}: {said}{end}") from None
+    try:
+        return make(entry, models)
+    except ParameterError:
+        raise  # names it
+    except ConfigurationError as error:
+        raise ConfigurationError(f"the scorer {data['name']!r:.80}: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,8 @@ def test_a_suite_in_python_takes_the_entries_of_files_and_the_models_that_they_n
     [
         ({"scorers": [{"name": "a", "use": "equal"}]}, "Did you mean 'equals'"),
         ({"scorers": {"a": {"use": "judge", "rubrik": "x"}}}, "'a': .*rubrik: .*Did you mean 'rubric'"),
+        ({"scorers": {"a": {"name": "b", "use": "equals"}}}, "'a' has the name 'b' in its entry"),
+        ({"scorers": [{"name": "a", "use": "matches", "pattern": "("}]}, "^the scorer 'a': "),
         ({"models": {"main": Scripted(answers=[])}}, "models has 'main', which no scorer names"),
         ({"models": "openai:gpt"}, "expected chat models by name"),
     ],
@@ -136,3 +139,30 @@ def test_a_wrong_entry_of_a_scorer_is_refused_when_the_suite_is_made(
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Suite("refunds", [Case("a", 1)], **options)
+
+
+class Table(dict[str, float]):
+    """A scorer that is a mapping from outputs to scores."""
+
+    name = "table"
+
+    def score(self, run: CaseRun) -> float:
+        return self[str(run.output)]
+
+
+class Own:
+    """A scorer with parts that are called as those of a built-in one."""
+
+    name = "own"
+    entry = SimpleNamespace(judge=["anything"])
+
+    def score(self, run: CaseRun) -> float:
+        return 0.5
+
+
+@pytest.mark.parametrize("scorer", [Table({"1": 0.5}), Own()])
+def test_a_scorer_of_a_users_own_is_no_entry(scorer: Any) -> None:
+    by_name = {scorer.name: scorer}
+    for scorers in ([scorer], by_name):
+        report = Suite("refunds", [Case("a", 1)], scorers=scorers).run(written, folder=None)
+        assert report.rows[scorer.name].mean == 0.5
