@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 from weakref import finalize
@@ -212,12 +213,15 @@ class Recording:
             return "it was never recorded"
         changes = [] if before[-1].get("input") == input else ["its input changed"]
         found = changes_between(before[-1]["target"], target)
+        others: list[str] = []
         for name in [name for name, how in found.items() if how == "changed"]:
             known = self._details.get(_hash_of(before[-1], name), NO_DETAILS)
             if known and (parts := changes_between(known, details.get(name, {}))):
                 del found[name]
-                found |= parts
-        changes += [f"{name} {how}" for name, how in sorted(found.items())]
+                found |= dict(islice(parts.items(), _SHOWN))
+                if (left := len(parts) - _SHOWN) > 0:
+                    others.append(f"{left:,} more part{'s' if left > 1 else ''} of {name} changed")
+        changes += [*(f"{name} {how}" for name, how in sorted(found.items())), *others]
         return ", ".join(changes) or "another repeat was recorded"
 
     # Judgements

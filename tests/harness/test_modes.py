@@ -486,6 +486,25 @@ def test_a_stale_case_names_its_change_although_another_was_recorded_again(
     assert str(caught.value).count("PROMPT in node changed") == 2
 
 
+def test_a_stale_case_names_some_of_many_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version of Python may change all functions at once."""
+    before: dict[str, Any] = {f"CONSTANT_{at}": at for at in range(9)}
+    for name, value in before.items():
+        monkeypatch.setitem(globals(), name, value)
+    body: dict[str, Any] = {}
+    exec(f"def naming(state): return {{'log': [str([{', '.join(before)}])]}}", globals(), body)
+    graph = StateGraph(State).add_node("node", body["naming"]).add_edge(START, "node").compile()
+    suite = Suite("own", [Case("a", {"log": []})])
+    suite.run(graph, mode="record")
+    for name in before:
+        monkeypatch.setitem(globals(), name, "other")
+    with pytest.raises(RecordingError) as caught:
+        suite.run(graph, mode="mock")
+    said = str(caught.value)
+    assert said.count(" in naming changed") == 5
+    assert "CONSTANT_4 in naming changed, 4 more parts of the code of its nodes changed\n" in said
+
+
 def test_the_parts_of_the_code_are_written_once_while_cases_are_recorded() -> None:
     path = Path("recordings/own/answers.jsonl")
     counts: list[int] = []
