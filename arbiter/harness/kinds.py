@@ -242,7 +242,9 @@ def made_of_entries(given: Any, models: Mapping[str, Any]) -> Any:
         return given  # refused with what is no scorer
     else:
         given = scorers = [made(scorer) for scorer in given]
-    known = (each.given if isinstance(each, NamedScorer) else each for each in scorers)  # those of a copied suite
+    known = (
+        each.given if isinstance(each, NamedScorer) else each for each in scorers
+    )  # those of a copied suite
     named = {
         getattr(each.entry, "judge", "") for each in known if isinstance(each, BuiltIn | DimensionScorer)
     }

@@ -365,9 +365,7 @@ class Recording:
         self.missing.append(what)
         raise RecordingError(f"no valid recording has {what}. Run `arbiter eval record`.")
 
-    def _keep(
-        self, name: str, lines: dict[str, Line], line: Line, details: Details = NO_DETAILS
-    ) -> Line:
+    def _keep(self, name: str, lines: dict[str, Line], line: Line, details: Details = NO_DETAILS) -> Line:
         new = {name: parts for name, parts in details.items() if _hash_of(line, name) not in self._details}
         text = _text_of({**line, "details": new} if new else line)
         with self._lock:
