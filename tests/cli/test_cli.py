@@ -258,6 +258,7 @@ def test_lint_prints_json_sarif_and_mermaid(project: Path) -> None:
     assert "%% error unverified-path" in typed(*wrong, "mermaid", code=1)
 
 
+@pytest.mark.lengthy
 def test_lint_and_explain_call_for_no_model(project: Path) -> None:
     """A rule that names a chat model is read without a key, a network or the model's package."""
     assert "judged_quality" in typed("lint", "team:graph", "-c", "arbiter:judged-quality")
@@ -342,6 +343,7 @@ def test_the_files_that_init_writes_are_valid(where: str, project: Path) -> None
     typed("lint", where, "-c", "new")
 
 
+@pytest.mark.lengthy
 def test_the_examples_in_the_files_that_init_writes_are_rules(project: Path) -> None:
     """They take the place of the line above them, as the files say."""
     typed("init", "team:graph", "new", "--yes")
@@ -481,6 +483,7 @@ def test_a_checkpointer_that_fails_at_an_answer_is_a_failure_of_the_graph(projec
     )
 
 
+@pytest.mark.lengthy
 def test_each_run_has_a_thread_of_its_own(project: Path) -> None:
     given = ("run", "team:saved", "-c", ".", "--input")
     typed(*given, '{"amount": 5}')

@@ -148,6 +148,7 @@ def test_history_shows_one_run_of_a_thread(folder: Path) -> None:
     assert "has no run 3; it has 2" in refused("history", "pay-1", "--run", "3")
 
 
+@pytest.mark.lengthy
 def test_an_erased_thread_is_found_by_its_ref(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "l.db"
     with Ledger(path) as ledger:
@@ -205,6 +206,7 @@ def copied(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path / "arbiter.db"
 
 
+@pytest.mark.lengthy
 def test_verify_says_what_is_proved_and_what_is_not(copied: Path) -> None:
     with Ledger(copied) as ledger:
         _, app = payments(ledger)
@@ -236,6 +238,7 @@ def test_verify_names_the_thread_and_the_entry_and_ends_with_1(copied: Path) -> 
     assert typed("verify", "pay-0").endswith("intact\n")
 
 
+@pytest.mark.lengthy
 def test_an_anchor_that_was_written_without_the_file_is_appended_to_it(copied: Path) -> None:
     """The process that ran the graph has anchored all threads at its end: the file still gets its anchors."""
     said = typed("anchor", "--anchors", "kept.jsonl").splitlines()
@@ -254,6 +257,7 @@ def test_an_anchor_that_was_written_without_the_file_is_appended_to_it(copied: P
     assert "external anchor 2 is not in this database" in typed("verify", "--anchors", "kept.jsonl", code=1)
 
 
+@pytest.mark.lengthy
 def test_anchors_that_were_kept_elsewhere_show_what_was_cut(copied: Path) -> None:
     with Ledger(copied, anchors="kept.jsonl") as ledger:
         _, app = payments(ledger)
@@ -676,6 +680,7 @@ def test_a_mistake_is_a_sentence_and_makes_nothing(
     assert {path.name for path in folder.iterdir()} - before <= {"arbiter.db-wal", "arbiter.db-shm"}
 
 
+@pytest.mark.lengthy
 def test_a_policy_that_has_only_allowed_so_far_is_known(tmp_path: Path) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
         _, app = payments(ledger)

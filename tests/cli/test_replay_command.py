@@ -97,6 +97,7 @@ def test_bad_input_is_a_sentence(folder: Path, options: tuple[str, ...], sentenc
     assert re.search(sentence, refused("replay", *options))
 
 
+@pytest.mark.lengthy
 def test_the_json_fits_its_schema_and_is_the_same_from_a_file(folder: Path) -> None:
     out = typed("replay", "-c", "next.yaml", "--format", "json", code=1)
     schema = json.loads((files("arbiter.ledger.replaying") / "report.schema.json").read_text())

@@ -43,6 +43,7 @@ def test_there_are_a_hundred() -> None:
     assert len(BAD) >= 100
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", sorted(BAD))
 def test_a_bad_pack_is_refused_and_says_why(tmp_path: Path, name: str) -> None:
     """One error, each mistake with file and line; nothing is in force afterwards."""

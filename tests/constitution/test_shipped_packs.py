@@ -268,6 +268,7 @@ def test_new_output_of_a_model_reaches_no_agent_and_no_user(act: str) -> None:
     assert script.acted == []
 
 
+@pytest.mark.lengthy
 @MODES
 def test_verified_output_is_acted_on(mode: str) -> None:
     """Also by several steps, with others between; and without output there is nothing to verify."""

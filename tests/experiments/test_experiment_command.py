@@ -124,6 +124,7 @@ def test_a_budget_that_is_used_up_ends_with_5_and_goes_on() -> None:
     assert "incomplete" not in whole
 
 
+@pytest.mark.lengthy
 def test_templates_show_that_everything_is_connected() -> None:
     shown = typed("experiment", "run", "debate-controversial", "--mode", "template", *SMALL)
     assert "scores: synthetic" in shown

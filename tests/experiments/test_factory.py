@@ -237,6 +237,7 @@ def numbered() -> Callable[[str], str]:
     return lambda prompt: person_answer(next(names))
 
 
+@pytest.mark.lengthy
 def test_a_model_is_asked_once_for_each_stage(tmp_path: Path) -> None:
     """The dimensions, the plan and each person are asked for once, also by another factory on the cache."""
     cache = tmp_path / "cache.sqlite"
@@ -331,6 +332,7 @@ def test_a_plan_with_an_unknown_dimension_is_refused() -> None:
         AgentFactory("averageCustomer", model, cache=None).plan(3)
 
 
+@pytest.mark.lengthy
 def test_a_compass_has_its_axes_in_place_of_political_dimensions() -> None:
     """The model is not asked for what the axes decide, and the question of a person has them in words."""
     model = model_with(numbered())

@@ -491,6 +491,7 @@ def test_a_model_in_two_roles_is_a_warning() -> None:
         ).suite()
 
 
+@pytest.mark.lengthy
 def test_templates_speak_without_a_model_and_are_not_scored() -> None:
     result = Experiment(scenario(), mode="template").run(folder=None)
     assert "synthetic" in result.marks

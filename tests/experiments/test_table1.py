@@ -107,6 +107,7 @@ def test_environments_as_pairs(
     assert (found.test.p, found.flip) == pytest.approx((t_test, flip), abs=5e-4)
 
 
+@pytest.mark.lengthy
 def test_the_other_stars_survive_pairing_and_two_rows_cannot_be_paired(table: Table1) -> None:
     known = {("1", "convergence"), ("2.1", "convergence"), ("3", "adherence"), ("2.2", "adherence")}
     alone = [(row.experiment, row.metric) for row in table.rows if row.sensitivity is None]
@@ -142,6 +143,7 @@ def test_a_changed_number_of_agents_or_environments_is_found(tmp_path: Path, num
     assert problem.startswith("experiment 2.2: Na is ")
 
 
+@pytest.mark.lengthy
 def test_a_changed_score_fails_the_command(tmp_path: Path) -> None:
     file = changed(
         tmp_path, lambda data: data["experiments"]["3"]["metrics"]["fluency"]["control"].__setitem__(0, 0)

@@ -290,6 +290,7 @@ def test_a_message_is_read_once_however_long_the_conversation_gets() -> None:
     assert all(one is other for one, other in zip(first[:-1], last[:-1], strict=False))
 
 
+@pytest.mark.lengthy
 def test_only_interventions_whose_judge_or_function_raises_count_as_failures() -> None:
     def asking(personas: Any, judge: Any) -> InterventionBatch:
         batch = InterventionBatch.create_for_each(personas, judge=judge)

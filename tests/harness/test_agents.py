@@ -296,6 +296,7 @@ def test_each_agent_has_a_baseline_of_its_own_in_a_folder(crew: Path, scores: li
         loaded().run().compare("suites")
 
 
+@pytest.mark.lengthy
 @pytest.mark.usefixtures("scores")
 def test_one_agent_is_compared_with_its_baseline(crew: Path) -> None:
     """One agent makes no pairs of "completed"."""
@@ -435,6 +436,7 @@ def test_messages_of_checkpoints_have_the_time_of_the_first_checkpoint_that_has_
     assert JsonlMessages("none.jsonl").path == Path("none.jsonl")
 
 
+@pytest.mark.lengthy
 def test_messages_of_a_ledger_are_those_that_node_runs_returned(crew: Path) -> None:
     def speak(state: MessagesState) -> dict[str, Any]:
         text = f"Answer {len(state['messages'])}."

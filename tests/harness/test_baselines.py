@@ -170,6 +170,7 @@ def test_a_file_edited_by_hand_is_refused(file: Path) -> None:
     )
 
 
+@pytest.mark.lengthy
 def test_a_case_or_a_version_that_was_never_measured_is_refused(project: Path) -> None:
     suite = Suite("kept", [Case("a", 1), Case("b", 2)], scorers={"fine": always})
     place = project / "kept.json"

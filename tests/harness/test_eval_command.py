@@ -310,6 +310,7 @@ def test_a_run_of_some_cases_is_no_baseline(files: Path) -> None:
     assert not Path("baselines/parity.json").exists()
 
 
+@pytest.mark.lengthy
 def test_two_runs_are_compared(files: Path) -> None:
     Said("run")
     before = json.loads(Said("show", "--format", "json").out)["timing"]["run_id"]

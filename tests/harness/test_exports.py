@@ -250,6 +250,7 @@ def test_steps_of_a_chain_have_labels_and_rewards(project: Path) -> None:
     assert second["labels"] == [None, False]
 
 
+@pytest.mark.lengthy
 def test_branches_of_a_superstep_are_no_chain(project: Path) -> None:
     """`stepwise` refuses them and names the nodes; `per_node` makes a row of each node run."""
     suite(target=solving(["42"], "look", "search"), repeats=1).run()
@@ -608,6 +609,7 @@ def speaks(state: dict[str, Any]) -> list[Any]:
     ]
 
 
+@pytest.mark.lengthy
 def test_odd_texts_are_the_same_in_both_kinds_of_files(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

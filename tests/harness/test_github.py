@@ -178,6 +178,7 @@ def test_texts_of_users_format_nothing() -> None:
     )
 
 
+@pytest.mark.lengthy
 def test_a_report_that_is_too_long_for_a_comment_is_left_out() -> None:
     cases = [Case(f"{n}-" + "x" * 190, n) for n in range(400)]
     report = Suite("many", cases, scorers={"never": lambda run: False}).run(repr, folder=None)
@@ -205,6 +206,7 @@ def test_a_run_that_needs_a_baseline_and_has_none_did_not_pass() -> None:
 # The API ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 def test_a_comment_that_is_written_twice_is_one_comment(github: GitHub) -> None:
     github.add("Nice work!")
     github.add(None)
@@ -214,6 +216,7 @@ def test_a_comment_that_is_written_twice_is_one_comment(github: GitHub) -> None:
     assert github.bodies() == ["Nice work!", None, f"{MARKER}\nsecond"]
 
 
+@pytest.mark.lengthy
 def test_the_comment_of_a_person_stays(github: GitHub) -> None:
     """Somebody may have copied the comment, marker and all."""
     github.add(f"{MARKER}\nLook at this.")["user"] = {"login": "ada", "type": "User"}
@@ -223,6 +226,7 @@ def test_the_comment_of_a_person_stays(github: GitHub) -> None:
     assert github.bodies() == [f"{MARKER}\nLook at this.", f"{MARKER}\nsecond"]
 
 
+@pytest.mark.lengthy
 def test_the_comment_is_found_behind_a_hundred_others(github: GitHub) -> None:
     for number in range(230):
         github.add(f"{number}: somebody quotes {MARKER}")
@@ -249,6 +253,7 @@ def test_a_refusal_says_what_to_do(github: GitHub, status: int, message: str, sa
     assert TOKEN not in str(raised.value)
 
 
+@pytest.mark.lengthy
 def test_a_server_that_fails_or_is_not_there_is_a_connection_error(github: GitHub) -> None:
     pull_request = PullRequest.of_environment(7)
     github.refuses = (502, "Bad gateway")
@@ -395,6 +400,7 @@ def rows_of(said: Said) -> dict[str, float]:
     return {name: row["mean"] for name, row in json.loads(said.out)["rows"].items()}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     "name",
     [

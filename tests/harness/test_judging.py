@@ -105,6 +105,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", refused)
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("kind", [rubric, adherence])
 @pytest.mark.usefixtures("no_network")
@@ -166,6 +167,7 @@ def test_stale_judgement_of_a_persona(known: Any, why: str, tmp_path: Path) -> N
         recordings.check()
 
 
+@pytest.mark.lengthy
 def test_another_answer_of_the_target_differs_from_a_new_case(tmp_path: Path) -> None:
     recorded(tmp_path, rubric(Named(answers=[grade(8)])))
     recordings = Recording(tmp_path)
@@ -326,6 +328,7 @@ def test_files_that_are_no_recordings_are_refused_with_their_line(tmp_path: Path
         assert len(Recording(tmp_path).unused) == 1
 
 
+@pytest.mark.lengthy
 def test_recording_again_replaces_lines_that_cannot_be_read(tmp_path: Path) -> None:
     """Of another format, or with the marks of a merge."""
     cases = {"one": "1", "two": "2", "three": "3"}

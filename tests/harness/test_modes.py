@@ -75,6 +75,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
+@pytest.mark.lengthy
 def test_a_recorded_run_is_replayed_without_a_call(no_network: None) -> None:
     plan, judge = Spy("plan"), model(GRADE)
     recorded = suite(judge=judge).run(graph(plan), mode="record")
@@ -99,6 +100,7 @@ def test_a_replay_compares_with_the_baseline_of_a_live_run(project: Path) -> Non
     assert replayed.comparison.exit_code == 0
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -411,6 +413,7 @@ def test_an_argument_that_grows_leaves_the_answers_valid() -> None:
     assert suite.run(of_one(body), mode="mock").rows["completed"].mean == 1
 
 
+@pytest.mark.lengthy
 def test_recording_asks_only_missing_questions() -> None:
     plan, judge = Spy("plan"), model(GRADE)
     suite(judge=judge).run(graph(plan), mode="record")
@@ -421,6 +424,7 @@ def test_recording_asks_only_missing_questions() -> None:
     assert judge.calls == 3
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("down", ["target", "judge"])
 def test_what_failed_when_it_was_recorded_is_asked_again(down: str) -> None:
     """A service that was down for a moment is no finding about the agent."""
@@ -525,6 +529,7 @@ def test_a_recorded_answer_stays_small() -> None:
     assert len(first) < 2_000
 
 
+@pytest.mark.lengthy
 def test_outdated_recordings_mark_the_report() -> None:
     suite().run(graph(Spy("plan")), mode="record")
     stale = Recording("recordings/recorded", allow_stale=True)
@@ -557,6 +562,7 @@ def test_recordings_that_no_case_needs_are_reported_and_refused_if_strict() -> N
     assert strict.run(graph(Spy("plan")), mode="mock").unused == ()
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("down", ["target", "judge"])
 def test_recording_all_again_keeps_answers_where_the_new_ones_fail(
     down: str, caplog: pytest.LogCaptureFixture
@@ -677,6 +683,7 @@ def test_a_last_line_without_its_line_end_is_kept() -> None:
     assert answers.read_text() == whole
 
 
+@pytest.mark.lengthy
 def test_lines_of_another_format_stay_until_they_are_recorded_again() -> None:
     """A run that is refused, or of some cases, throws none away."""
     suite().run(graph(Spy("plan")), mode="record")

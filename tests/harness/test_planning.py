@@ -65,6 +65,7 @@ def test_a_run_without_noise_promises_no_drop_of_zero() -> None:
     assert "a drop of 0.00 is found" not in found
 
 
+@pytest.mark.lengthy
 def test_drops_fit_the_scale() -> None:
     found = plan(share("grounded", [[1, 0], [1, 1], [0, 1]]), drops=None)
     assert list(found.cases) == [0.02, 0.03, 0.06, 0.1]

@@ -195,6 +195,7 @@ def test_evaluators_leave_the_users_arbiter_os_after_the_run() -> None:
     assert list(arbiter_os.evaluators) == []
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("named", [False, True])
 def test_the_judges_of_a_governed_graph_are_counted_and_named(named: bool) -> None:
     """They are asked by the rules of the graph, as in production."""

@@ -624,6 +624,7 @@ def test_a_case_whose_target_does_not_return_times_out_alone(mode: str) -> None:
     assert (report.left_behind, report.stopped) == (1, None)
 
 
+@pytest.mark.lengthy
 @MODES
 def test_a_run_ends_when_no_worker_is_left(mode: str) -> None:
     cases = [Case(f"case-{number}", "stuck") for number in range(4)]
@@ -757,6 +758,7 @@ def test_quick_cases_run_on_one_thread_whatever_else_the_run_does(monkeypatch: p
     assert len(threads) - max(map(threads.count, threads)) <= 20 + 2 * 8
 
 
+@pytest.mark.lengthy
 def test_reports_are_equal_at_any_concurrency_but_for_the_timing() -> None:
     cases = [Case(f"case-{number}", number) for number in range(40)]
 
@@ -836,6 +838,7 @@ def test_a_builder_is_compiled() -> None:
     assert Suite("built", [Case("a", {"log": []})]).run(builder).results[0].output == {"log": ["plan"]}
 
 
+@pytest.mark.lengthy
 def test_the_supervisor_sleeps_while_no_call_can_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of its looks would take the GIL from the workers."""
     looks: list[object] = []

@@ -146,6 +146,7 @@ def run_mixed(arbiter_os: ArbiterOS, mode: str = "sync") -> None:
     run(arbiter_os.govern(graph.compile(), {"mixed": GENERATE}), {"messages": []}, mode=mode)
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("copied", [pickled, copy.deepcopy, copy.copy])
 def test_a_copy_of_a_history_has_the_same_content(copied: Any, mode: str) -> None:

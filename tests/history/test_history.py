@@ -488,6 +488,7 @@ def test_totals_are_exact_after_pauses(restarts: int, nested: bool, keep: int, m
     assert sorted(result["log"]) == ["a", "ask", "b", "c", "d", "e", "f"]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("keep", [1, 5, 100])
 def test_a_run_that_others_of_its_thread_have_pushed_out_goes_on(keep: int) -> None:
     """Two runs of one thread at the same time, without a checkpointer."""
@@ -895,6 +896,7 @@ def test_a_process_that_resumes_again_knows_what_another_ran_between(mode: str) 
         assert found.count() == len(ran)
 
 
+@pytest.mark.lengthy
 def test_siblings_that_two_processes_answer_in_turns_are_one_item_each() -> None:
     saver = InMemorySaver()
 
@@ -929,6 +931,7 @@ def test_siblings_that_two_processes_answer_in_turns_are_one_item_each() -> None
         assert found.count() == len(ended)
 
 
+@pytest.mark.lengthy
 def test_a_resume_adds_no_item_for_an_output_that_a_node_cache_served() -> None:
     def asks(state: Any) -> Any:
         return {"log": [interrupt("?")]}

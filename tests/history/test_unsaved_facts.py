@@ -253,6 +253,7 @@ def test_a_redirect_is_in_the_past_of_its_target() -> None:
         assert ("to", "'end'") in fact
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("slow", ["body", "edge"])
 @pytest.mark.parametrize("saved", [False, True])
 def test_an_attempt_that_took_too_long_leaves_no_fact(slow: str, saved: bool) -> None:

@@ -144,6 +144,7 @@ def everything(ledger: Ledger, mode: str, *listeners: HistoryListener) -> None:
         run(app, Command(resume=answer), config, mode=mode)
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("states", ["bounded", "full"])
 def test_no_secret_is_in_a_byte_that_the_ledger_leaves(

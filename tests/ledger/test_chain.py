@@ -56,6 +56,7 @@ def test_an_untouched_ledger_is_intact(tmp_path: Path) -> None:
     assert (found.threads, found.entries, found.anchored) == (3, 9, 9)
 
 
+@pytest.mark.lengthy
 def test_the_verification_of_one_thread_reads_the_scores_of_no_other(tmp_path: Path) -> None:
     """Nor does that of all hold more scores than those of a page."""
     read: list[str] = []
@@ -331,6 +332,7 @@ def test_anchors_that_are_not_among_those_given_are_named(
         ]
 
 
+@pytest.mark.lengthy
 def test_a_forged_anchor_covers_no_more_entries(tmp_path: Path) -> None:
     """An edit of the entry up to which the newest anchor reaches does not make later entries count as anchored."""
     with recorded(tmp_path / "l.db", 1) as ledger:
@@ -399,6 +401,7 @@ def test_anchors_are_signed_and_name_the_key(tmp_path: Path) -> None:
         assert not ledger.verify(keys=[KEY])
 
 
+@pytest.mark.lengthy
 def test_anchors_of_another_ledger_are_named_as_such(tmp_path: Path) -> None:
     recorded(tmp_path / "a.db", 1, anchors=tmp_path / "a.jsonl").close()
     with recorded(tmp_path / "b.db", 1) as ledger:

@@ -64,6 +64,7 @@ def test_an_erased_thread_is_exported_without_name_and_contents(ledger: Ledger) 
     assert '"gone"' not in text
 
 
+@pytest.mark.lengthy
 def test_since_takes_whole_threads(tmp_path: Path) -> None:
     with recorded(tmp_path / "l.db", 2) as ledger:
         _, app = payments(ledger)
@@ -161,6 +162,7 @@ def test_a_file_that_lacks_lines_is_read_and_the_place_is_logged(
     assert re.search(problem, caplog.text)
 
 
+@pytest.mark.lengthy
 def test_a_file_from_which_threads_were_pruned_lacks_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -224,6 +226,7 @@ def test_follow_writes_what_is_there_and_then_what_is_added(tmp_path: Path) -> N
         assert list(read_records(tmp_path / "f").threads()) == list(ledger.records().threads())
 
 
+@pytest.mark.lengthy
 def test_follow_loses_nothing_that_is_committed_while_it_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def _written() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux's count of written bytes")
 def test_a_batch_is_written_once_to_the_log_and_to_no_temporary_file(tmp_path: Path) -> None:
     """SQLite keeps what an insert of many rows changes, to undo it: not in a file."""

@@ -187,6 +187,7 @@ def test_flush_waits_for_a_late_judgement_until_it_is_queued(
         assert stored.evaluation_results["late"].score == 1.0
 
 
+@pytest.mark.lengthy
 def test_only_scored_results_count_as_numbers(where: Path) -> None:
     """An abstention is no 0.0: it is in no mean, no bound finds it, and it is counted beside the scores."""
     answers: Iterator[Any] = iter([0.8, EvaluationResult(0.0, None, outcome="abstained"), 0.6])

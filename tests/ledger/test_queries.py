@@ -402,6 +402,7 @@ def test_in_postgresql_the_scores_of_a_node_are_looked_up_one_by_one(
     assert "Hash Join" not in plan
 
 
+@pytest.mark.lengthy
 def test_the_answers_of_an_item_stay_in_their_order(postgres_url: str) -> None:
     """PostgreSQL returns rows in any order, such as that of the last updates."""
     with Ledger(postgres_url) as ledger:

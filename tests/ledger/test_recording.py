@@ -379,6 +379,7 @@ def _listed(value: Any) -> list[Any]:
     return [value]
 
 
+@pytest.mark.lengthy
 @given(value=any_value, most=st.integers(64, 2_000))
 @examples(1)
 def test_a_value_that_is_cut_to_any_size_is_read_again(value: Any, most: int) -> None:
@@ -391,6 +392,7 @@ def test_a_value_that_is_cut_to_any_size_is_read_again(value: Any, most: int) ->
     assert most < 150 or found[-1] == "last"
 
 
+@pytest.mark.lengthy
 @given(value=any_value, deeper=st.integers(0, 100), wrap=st.sampled_from([Held, _listed]))
 @examples(1)
 def test_any_value_is_stored_and_read_again(value: Any, deeper: int, wrap: Any) -> None:

@@ -145,6 +145,7 @@ def test_a_process_that_has_forgotten_a_thread_adds_nothing_twice(tmp_path: Path
         assert recorded(tmp_path / "l.db") == {("item", node, "completed"): 3 for node in "abc"}
 
 
+@pytest.mark.lengthy
 def test_a_node_run_that_waits_for_its_evaluation_is_not_lost(tmp_path: Path) -> None:
     saver, judged = InMemorySaver(), threading.Event()
 

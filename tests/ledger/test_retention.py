@@ -143,6 +143,7 @@ def test_pruning_hides_no_edit(tmp_path: Path, attack: str) -> None:
         assert not ledger.verify()
 
 
+@pytest.mark.lengthy
 def test_a_thread_that_goes_on_after_it_was_pruned_begins_anew(tmp_path: Path) -> None:
     days = Days()
     with over_sixty_days(tmp_path / "l.db", days, keep_days=30) as ledger:

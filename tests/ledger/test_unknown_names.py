@@ -129,6 +129,7 @@ def test_an_argument_of_another_type_is_a_sentence(
         list(getattr(ledger, method)(**given))
 
 
+@pytest.mark.lengthy
 def test_erasing_an_unknown_name_is_a_warning(tmp_path: Path) -> None:
     """A typing mistake in a request for erasure must not look like a success."""
     with recorded(tmp_path / "l.db") as ledger:

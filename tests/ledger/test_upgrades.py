@@ -62,6 +62,7 @@ def test_an_older_file_is_copied_aside_upgraded_and_verifies(older: Path) -> Non
     assert sorted(path.name for path in older.parent.glob("*.bak")) == ["l.db.schema-1.bak"]
 
 
+@pytest.mark.lengthy
 def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
     older: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +122,7 @@ def _may_read(path: Path, mode: int) -> bool:
     return path.exists() and not mode & os.W_OK
 
 
+@pytest.mark.lengthy
 def test_a_ledger_that_cannot_be_written_is_read_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -733,6 +733,7 @@ def test_after_a_crash_in_an_approved_body_the_human_is_asked_again(tmp_path: Pa
     assert paid.read_text() == "paid paid "
 
 
+@pytest.mark.lengthy
 @MODES
 def test_an_answer_costs_no_look_at_the_notes_of_other_questions(
     monkeypatch: pytest.MonkeyPatch, mode: str

@@ -117,6 +117,7 @@ def test_hanging_evaluator_is_an_error_after_its_deadline(mode: str, hold: Hold)
     assert "0.1 s" in arbiter_os.history.entries[-1][-1].evaluation_errors["hangs"]
 
 
+@pytest.mark.lengthy
 @MODES
 def test_hanging_evaluator_that_a_router_reads_costs_its_deadline(mode: str, hold: Hold) -> None:
     arbiter_os = ArbiterOS()
@@ -431,6 +432,7 @@ def test_deadline_is_kept_however_quick_the_evaluator_was_before(mode: str, hold
     assert "0.1 s" in arbiter_os.history.entries[-1][-1].evaluation_errors["sometimes"]
 
 
+@pytest.mark.lengthy
 def test_quick_evaluator_is_called_in_place_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread is used until an evaluator has proved to be quick, and again while it is often slow."""
     now = 0.0
@@ -455,6 +457,7 @@ def test_quick_evaluator_is_called_in_place_after_a_while(monkeypatch: pytest.Mo
     assert set(threads[121:]) == {here}
 
 
+@pytest.mark.lengthy
 def test_a_worker_that_ends_leaves_no_evaluation_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker ends when it has had nothing to do for a while, at any moment in which somebody queues."""
     monkeypatch.setattr(background, "LOOK", 0.0005)
@@ -569,6 +572,7 @@ def test_evaluator_judges_several_threads_at_once(
     assert (evaluator.calls, evaluator.most) == (8, 8)
 
 
+@pytest.mark.lengthy
 def test_evaluator_never_runs_more_calls_at_once_than_its_concurrency() -> None:
     """Twelve node runs, three at once; and one at once if the evaluator says nothing."""
 

@@ -283,6 +283,7 @@ def limits(where: Path, limit: int, least: int = 0) -> Path:
     return where
 
 
+@pytest.mark.lengthy
 @MODES
 def test_a_cache_does_not_serve_what_older_rules_allowed(mode: str, tmp_path: Path) -> None:
     respond = Spy("respond")

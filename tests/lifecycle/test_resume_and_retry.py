@@ -157,6 +157,7 @@ savers = pytest.mark.parametrize("saver_kind", ["memory", "SQLite"])
 # Retries, timeouts, caches, error handlers --------------------------------------------------------
 
 
+@pytest.mark.lengthy
 @both
 @pytest.mark.parametrize("failures", [0, 1, 2, 3])
 async def test_retries_are_attempts_of_one_item(driver: str, failures: int) -> None:
@@ -236,6 +237,7 @@ async def test_a_timeout_ends_an_attempt(retried: bool) -> None:
         assert item.status == ("completed" if retried else "cancelled")
 
 
+@pytest.mark.lengthy
 @both
 async def test_a_cached_node_is_not_run_again(driver: str) -> None:
     """A node cache serves a second thread as it would; the body runs once."""

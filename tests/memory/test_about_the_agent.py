@@ -48,6 +48,7 @@ async def test_the_user_who_said_it_finds_it_again_in_another_room() -> None:
     assert CALLED_MAX in prompts_since(chat, before)
 
 
+@pytest.mark.lengthy
 async def test_people_in_one_room_and_facts_for_all_are_shared() -> None:
     together = chat_with()
     await together.cycle.memory.aregister_entity("bob", "Bob")

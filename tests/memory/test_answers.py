@@ -489,6 +489,7 @@ class Hangs(Scripted):
         return self._generate(messages)
 
 
+@pytest.mark.lengthy
 def test_timeout_is_over_all_calls() -> None:
     outcome = asked(Hangs(answers=["no idea"]), timeout_s=0.1)
     assert (outcome.value, outcome.status, outcome.calls) == (None, "failed", 2)

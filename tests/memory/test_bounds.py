@@ -222,6 +222,7 @@ def cheap(work: Any) -> None:
     assert min(took) <= 3 * MOST_MS  # what reads all of it takes 250 ms and more, and machines differ
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("text", HOSTILE)
 def test_long_ids_names_and_values_cost_a_program_little(text: str) -> None:
     memory = EvaluationCycle(store=InMemoryStore()).memory
@@ -291,6 +292,7 @@ def test_a_date_that_is_none_is_an_error_with_its_field() -> None:
     assert len(str(caught.value)) < 300
 
 
+@pytest.mark.lengthy
 def test_long_ids_of_messages_do_not_add_up() -> None:
     """Cursors and records keep short ones in their place, by which the messages are known as before."""
     companion = Companion(embeds=False)

@@ -175,6 +175,7 @@ async def test_repeating_oneself_raises_the_confidence_and_earns_no_trust() -> N
     assert await chat.trust() == 50
 
 
+@pytest.mark.lengthy
 async def test_a_confirmation_by_somebody_else_speaks_for_the_first_speaker(any_store: BaseStore) -> None:
     """Once, and not for the one who confirms: to repeat what another has said costs nothing."""
     lives = fact("Ada lives in Oslo", subject="ada")

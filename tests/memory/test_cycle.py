@@ -146,6 +146,7 @@ def test_handlers_run_in_the_order_of_registration_despite_the_selectors_order(m
     assert model.calls == 1
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("sleep", ["async", "sync"])
 def test_all_validate_at_once_and_handlers_never_overlap(mode: str, sleep: str) -> None:
@@ -709,6 +710,7 @@ def test_in_the_background_a_turn_does_not_wait(mode: str) -> None:
     assert list(last(arbiter_os).evaluation_results) == ["A"]
 
 
+@pytest.mark.lengthy
 def test_in_the_background_turns_of_a_room_keep_their_order_and_rooms_do_not_wait() -> None:
     seen: list[tuple[str, str]] = []
 
@@ -856,6 +858,7 @@ def test_a_wrong_option_is_refused_at_once(option: str, value: Any) -> None:
         EvaluationCycle(**{option: value})
 
 
+@pytest.mark.lengthy
 def test_a_clock_may_be_set_after_the_cycle_is_made() -> None:
     now: dict[str, datetime] = {}
     found: list[datetime] = []

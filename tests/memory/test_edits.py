@@ -24,6 +24,7 @@ class Home(BaseModel):
 HEAR = {"in Oslo": OSLO, "in Bergen": BERGEN, "in Rome": ROME, "cats": "User likes cats"}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_an_edited_message_is_read_again_and_its_old_text_is_forgotten(asynchronous: bool) -> None:
     chat = Chat(HEAR, asynchronous=asynchronous, conversation_length=4)
@@ -126,6 +127,7 @@ async def test_the_context_of_new_messages_is_shown_beside_an_edited_one() -> No
     assert ("I live in Bergen." in new, "five" in new, "three" in context) == (True, True, True)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("model", [True, False])
 async def test_a_message_that_becomes_a_plain_command_is_carried_out(model: bool) -> None:
     chat = Chat(HEAR)
@@ -137,6 +139,7 @@ async def test_a_message_that_becomes_a_plain_command_is_carried_out(model: bool
     assert await chat.known(state=None) == []
 
 
+@pytest.mark.lengthy
 async def test_a_field_of_a_profile_goes_with_its_text() -> None:
     def answer(prompt: str) -> str:
         told = "I live in Oslo" in prompt.split("The new messages:")[1]

@@ -194,6 +194,7 @@ UPDATES = st.lists(
 OPTIONS = st.fixed_dictionaries({"allow_new_objectives": st.booleans(), "allow_reopen": st.booleans()})
 
 
+@pytest.mark.lengthy
 @given(GOALS, UPDATES, OPTIONS)
 def test_updates_change_only_status_and_completion(
     of: Goal, updates: list[GoalAnswer], options: dict[str, bool]
@@ -213,6 +214,7 @@ def test_updates_change_only_status_and_completion(
         assert (now.status == "DONE") == all(o.completed for o in now.objectives)
 
 
+@pytest.mark.lengthy
 @given(GOALS, UPDATES, OPTIONS, st.randoms())
 def test_the_order_of_updates_does_not_matter_and_a_second_pass_changes_nothing(
     of: Goal, updates: list[GoalAnswer], options: dict[str, bool], random: Any

@@ -565,6 +565,7 @@ def test_a_lock_provider_that_is_given_replaces_that_of_the_store(where: str) ->
         assert MemoryStore(InMemoryStore()).lock_provider is None
 
 
+@pytest.mark.lengthy
 async def test_advisory_locks_exclude_tasks_of_one_process_too(postgres_url: str) -> None:
     """They share one session, which the database would let in again; a waiter that gives up leaves no
     lock."""

@@ -51,6 +51,7 @@ async def test_a_model_hears_a_name_in_any_language(text: str, name: str) -> Non
     assert (lives.subject, lives.provenance) == ("user-1", "self_reported")
 
 
+@pytest.mark.lengthy
 async def test_what_was_stored_of_a_third_person_comes_home(any_store: BaseStore) -> None:
     """In another thread, on another day; compared with what is known of the user since then."""
     likes = "Ada likes jazz"
@@ -124,6 +125,7 @@ async def test_one_home_after_a_crash_in_between() -> None:
         ], failing
 
 
+@pytest.mark.lengthy
 async def test_a_name_survives_the_process_and_is_exported_and_forgotten(tmp_path: Any) -> None:
     later = {"jazz": fact("Ada likes jazz", subject="ada")}
     with open_store(tmp_path / "memory.db") as store:

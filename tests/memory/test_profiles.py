@@ -403,6 +403,7 @@ def test_a_field_that_no_fact_tells_can_be_forgotten_by_its_name(any_store: Base
     assert shop.profile().city == "Oslo"
 
 
+@pytest.mark.lengthy
 def test_nobody_else_can_have_a_field_of_the_user_forgotten() -> None:
     wish = {"claims": [], "forget": [{"id": "UserProfile.city", "message_id": "m2"}]}
     shop = Shop(said(UserProfile={"city": "Oslo"}), json.dumps(wish))

@@ -325,6 +325,7 @@ def test_a_store_that_breaks_changes_nothing_of_the_graph(mode: str, operation: 
     assert told(app, mode=mode) == told(chat(), mode=mode)
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("background", ["inline", "background"])
 def test_working_memory_changes_nothing_of_the_graph(mode: str, background: Any) -> None:
@@ -387,6 +388,7 @@ def test_a_claim_cannot_break_out_of_the_notes() -> None:
     assert not any(m.type == "system" for m in result["messages"])
 
 
+@pytest.mark.lengthy
 def test_notes_are_for_one_call_and_are_never_learned() -> None:
     """They are in no checkpoint and no stream, and not in the next prompt of an evaluator."""
     model = Scripted(answers=[CLAIM])

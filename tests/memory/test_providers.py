@@ -252,6 +252,7 @@ def test_a_shared_name_shows_facts_about_neither() -> None:
     assert lines(told(FactsProvider(), context(store, "Is Bobby a plumber? Is Bob?", entities=two))) == []
 
 
+@pytest.mark.lengthy
 def test_of_many_others_few_are_read() -> None:
     store = InMemoryStore()
     people = [Entity(id=f"u{number}", names=(f"Name{number}",)) for number in range(50)]

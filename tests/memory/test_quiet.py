@@ -345,6 +345,7 @@ def test_the_end_of_a_script_waits_no_longer_than_it_must_and_reports_the_number
     assert "call arbiter_os.drain()" in line
 
 
+@pytest.mark.lengthy
 def test_closing_a_store_learns_from_the_conversations_that_need_it(tmp_path: Path) -> None:
     with open_store(str(tmp_path / "memory.db")) as store:
         Chat(store).says(*SAID)

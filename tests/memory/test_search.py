@@ -118,6 +118,7 @@ async def test_an_old_record_is_found_among_thousands(any_store: BaseStore) -> N
     assert (await found(memory, "What happened in Tromso?", limit=3)) == ["old"]
 
 
+@pytest.mark.lengthy
 async def test_two_frequent_words_find_the_only_record_with_both(any_store: BaseStore) -> None:
     claims = {"both": "a blue bicycle"}
     claims |= {f"k{n}": "a blue car" if n % 2 else "a fast bicycle" for n in range(1_200)}
@@ -322,6 +323,7 @@ def test_forgotten_words_are_in_no_file(tmp_path: Path, searched: bool) -> None:
         assert b"xylophag" not in files()
 
 
+@pytest.mark.lengthy
 def test_forgotten_words_are_in_no_table_of_postgres(postgres_url: str) -> None:
     psycopg = pytest.importorskip("psycopg")
     with open_store(postgres_url) as store, psycopg.connect(postgres_url, autocommit=True) as beside:

@@ -323,6 +323,7 @@ async def test_a_move_that_is_called_off_leaves_the_home() -> None:
     assert await chat.known() == [NO_BERLIN, OSLO]
 
 
+@pytest.mark.lengthy
 async def test_a_move_that_is_put_off_leaves_the_home_until_then() -> None:
     may = status(BERLIN, kind="home", slot="home", value="Berlin", valid_from="2026-05")
     july = status(

@@ -100,6 +100,7 @@ async def test_a_plan_that_was_forgotten_by_mistake_takes_effect() -> None:
     assert await chat.known() == [PORTLAND]
 
 
+@pytest.mark.lengthy
 async def test_a_plan_that_is_put_off_takes_effect_later() -> None:
     chat = Chat(MOVES, "supersedes")
     for text in ("I live in Seattle.", "From January on I live in Portland.", "It is March now: Portland."):
@@ -111,6 +112,7 @@ async def test_a_plan_that_is_put_off_takes_effect_later() -> None:
     assert await chat.known() == [PORTLAND]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(("fields", "moved"), [({}, True), ({"already_known": True}, False)])
 async def test_a_plan_that_comes_true_early_holds_from_then_on(fields: dict[str, Any], moved: bool) -> None:
     """Its words are said again without a date. A model that knows the plan can repeat it: it is shown the date."""
@@ -133,6 +135,7 @@ async def test_plans_follow_one_another() -> None:
     assert homes == [[SEATTLE], [PORTLAND], [PORTLAND], [BERGEN]]
 
 
+@pytest.mark.lengthy
 async def test_a_sudden_move_replaces_the_present_home_and_the_plan() -> None:
     chat = Chat(MOVES, "supersedes")
     for text in ("I live in Seattle.", "From January on I live in Portland.", "I moved to Bergen."):
@@ -143,6 +146,7 @@ async def test_a_sudden_move_replaces_the_present_home_and_the_plan() -> None:
     assert await chat.known() == [BERGEN]
 
 
+@pytest.mark.lengthy
 async def test_a_home_that_is_moved_back_to_begins_anew() -> None:
     chat = Chat({**MOVES, "back in Seattle": status(SEATTLE, kind="home")}, "supersedes")
     await chat.say("I live in Seattle.")
@@ -155,6 +159,7 @@ async def test_a_home_that_is_moved_back_to_begins_anew() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.lengthy
 async def test_a_plan_survives_the_end_of_the_process(tmp_path: Any) -> None:
     with open_store(tmp_path / "memory.db") as store:
         chat = Chat(MOVES, "supersedes", store=store)
@@ -268,6 +273,7 @@ async def test_an_end_of_validity_is_respected(any_store: BaseStore) -> None:
     assert (await chat.known(), await chat.notes()) == ([], [])
 
 
+@pytest.mark.lengthy
 async def test_a_stay_can_be_prolonged() -> None:
     stay = {"claim": "User is in Rome", "type": "status", "kind": "home"}
     hear = {"Friday": {**stay, "valid_to": "2026-03-20"}, "Sunday": {**stay, "valid_to": "2026-03-22"}}
@@ -322,6 +328,7 @@ async def test_a_status_lives_as_long_as_its_kind(fields: dict[str, Any], days: 
     assert bool(await chat.known()) is lasts
 
 
+@pytest.mark.lengthy
 async def test_a_mood_that_is_mentioned_again_lives_on() -> None:
     chat = Chat({"tired": status("User is tired", kind="mood")})
     for _ in range(3):

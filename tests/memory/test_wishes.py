@@ -528,6 +528,7 @@ def test_a_wish_counts_for_the_speaker_whose_message_it_is_in() -> None:
     assert (talk.known("bob"), talk.known("eve")) == ([OSLO], [])
 
 
+@pytest.mark.lengthy
 def test_what_a_user_alone_told_about_others_can_be_forgotten() -> None:
     spy = {"claim": "Ann is a spy", "type": "fact", "subject": "ann"}
     cook = {**spy, "claim": "Ann is a cook"}
@@ -589,6 +590,7 @@ def wiping(**reads: Reading) -> Talk:
     return talk.say("first things").say("Could you wipe all you have on me?")
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("between", [(), ("hm?",)])
 def test_everything_is_asked_back_and_forgotten_if_the_user_confirms(between: tuple[str, ...]) -> None:
     talk = wiping(yes=everything(True))
@@ -606,6 +608,7 @@ def test_everything_is_asked_back_and_forgotten_if_the_user_confirms(between: tu
     assert EVERYTHING not in talk.shown
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("answers", [("no, keep it",), ("What is the weather?", "And tomorrow?")])
 def test_a_wish_to_forget_everything_lapses(answers: tuple[str, ...]) -> None:
     talk = wiping(**{"no, keep": everything(False), "sure": everything(True)})
@@ -631,6 +634,7 @@ def test_a_wish_that_is_read_twice_confirms_nothing(monkeypatch: pytest.MonkeyPa
     assert talk.known() == [OSLO]
 
 
+@pytest.mark.lengthy
 def test_what_was_said_before_a_wish_to_forget_everything_does_not_answer_it() -> None:
     """Two quiet threads of another process are read after the wish in a third one."""
     talk = Talk({"wipe": everything(True), "yes": everything(True)})
@@ -644,6 +648,7 @@ def test_what_was_said_before_a_wish_to_forget_everything_does_not_answer_it() -
     assert talk.say("yes, do").known() == []
 
 
+@pytest.mark.lengthy
 def test_a_wish_to_forget_everything_can_be_confirmed_for_a_day() -> None:
     talk = wiping(yes=everything(True))
     talk.clock.pass_by(days=2)
@@ -652,6 +657,7 @@ def test_a_wish_to_forget_everything_can_be_confirmed_for_a_day() -> None:
     assert talk.known() == [CAT, OSLO]
 
 
+@pytest.mark.lengthy
 def test_an_unconfirmed_wish_is_not_imported() -> None:
     asked = wiping()
     talk = Talk({"Pixel": claims(CAT)}, clock=asked.clock, conversation_length=32)
@@ -661,12 +667,14 @@ def test_an_unconfirmed_wish_is_not_imported() -> None:
     assert talk.say("hello").known() == [CAT, OSLO]
 
 
+@pytest.mark.lengthy
 def test_another_user_cannot_confirm() -> None:
     talk = wiping(yes=everything(True))
     talk.say("yes, do", user="bob", room="b").say("yes, do", user="bob", room="b")
     assert talk.known() == [CAT, OSLO]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     "command",
     [
@@ -958,6 +966,7 @@ def test_many_wishes_at_once_do_not_wait_for_each_other(after_idle_s: float | No
     assert talk.arbiter_os.drain(20)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("model", [True, False])
 def test_the_last_message_can_be_taken_back_by_a_plain_command(model: bool) -> None:
     store = InMemoryStore()
@@ -975,6 +984,7 @@ def test_the_last_message_can_be_taken_back_by_a_plain_command(model: bool) -> N
 WEEK = FactRules(undo_within=timedelta(days=7))
 
 
+@pytest.mark.lengthy
 def test_what_was_forgotten_can_be_undone_for_a_time() -> None:
     talk = Talk({"first": claims(OSLO, CAT), "my cat": forget("Pixel")}, fact_rules=WEEK)
     talk.say("first things").say("Forget my cat")
@@ -1137,6 +1147,7 @@ def test_a_wish_is_carried_out_in_every_store(any_store: BaseStore) -> None:
     assert talk.known() == []
 
 
+@pytest.mark.lengthy
 def test_a_wish_is_confirmed_in_another_process(tmp_path: Path) -> None:
     reads = {"first": claims(OSLO), "wipe": everything(True), "yes": everything(True)}
     with open_store(str(tmp_path / "memory.db")) as store:
@@ -1252,6 +1263,7 @@ def test_a_claim_that_repeats_a_record_with_a_new_subject_is_learned() -> None:
     assert (subjects[OSLO], subjects[east]) == ("Ada", "u1")
 
 
+@pytest.mark.lengthy
 def test_messages_with_long_ids_that_an_earlier_version_read_are_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -527,6 +527,7 @@ def test_an_invalid_reply_is_an_outcome(mode: str, reply: Any) -> None:
     assert [result.status for result in batch] == ["error", "error"]
 
 
+@pytest.mark.lengthy
 @MODES
 def test_a_judge_that_hangs_costs_its_time_once(mode: str, hold: Hold) -> None:
     """Four questions at once, and none of them has a score."""

@@ -101,6 +101,7 @@ class Deaf(Says):
         return self.judge(request)
 
 
+@pytest.mark.lengthy
 def test_a_judge_that_ignores_its_cancellation_costs_its_timeout() -> None:
     """In a gate and in an intervention."""
     jim, nudges, scores = Speaker("Fine"), Deaf({"result": True}), Deaf({"score": 2})
@@ -155,6 +156,7 @@ def test_a_gate_that_is_cancelled_as_it_begins_leaves_nothing_that_is_never_awai
     assert [str(each.message) for each in noted if each.category is RuntimeWarning] == []
 
 
+@pytest.mark.lengthy
 def test_the_threads_of_a_judge_that_hangs_are_bounded(monkeypatch: pytest.MonkeyPatch, hold: Hold) -> None:
     monkeypatch.setattr("arbiter.personas._gate._MOST_LATE", 3)
 

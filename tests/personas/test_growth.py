@@ -274,6 +274,7 @@ async def test_texts_are_worked_on_by_one_thread_at_a_time() -> None:
     assert at_once == [1] * 12
 
 
+@pytest.mark.lengthy
 async def test_a_function_that_waits_holds_up_no_other_run() -> None:
     """Drafts of other runs are judged meanwhile, and none passes because its judge had no time."""
     go_on = threading.Event()

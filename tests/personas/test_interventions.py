@@ -702,6 +702,7 @@ def test_a_round_goes_on_in_a_sync_and_an_async_run_of_one_thread(modes: tuple[s
     assert [entry.fired for entry in one.log] == [True]
 
 
+@pytest.mark.lengthy
 def test_a_sync_run_on_the_event_loop_that_evaluates_does_not_wait_for_itself() -> None:
     """The loop is blocked by the body that calls the other graph, so the evaluation cannot go on before that."""
 

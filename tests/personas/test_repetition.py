@@ -55,6 +55,7 @@ def test_only_the_last_five_messages_count() -> None:
     assert "repeating" in told(RepetitionSuppressor([JIM]), *fresh, *SAME, *SAME)
 
 
+@pytest.mark.lengthy
 def test_the_threshold_is_strict() -> None:
     """At the threshold nothing is said; it has to be more."""
     overlap = repetition(SAME, 3)

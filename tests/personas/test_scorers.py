@@ -92,6 +92,7 @@ def test_the_overall_score_leaves_out_missing_scores_and_the_ideas() -> None:
     assert overall_score([]) is None
 
 
+@pytest.mark.lengthy
 @given(st.lists(st.tuples(st.floats(0, 1), st.none() | st.floats(0, 9))))
 def test_a_weighted_mean_lies_between_its_scores(pairs: list[tuple[float, float | None]]) -> None:
     known = [score for weight, score in pairs if score is not None and weight > 0]
@@ -161,6 +162,7 @@ def test_the_result_reports_the_worst_element() -> None:
 # Adherence ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 @MODES
 def test_twenty_of_fifty_messages_are_judged_and_the_same_for_the_same_seed(mode: str) -> None:
     said = talk(*(f"message {number}." for number in range(50)))

@@ -921,6 +921,7 @@ def test_strict_refuses() -> None:
 # Async --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 async def test_slow_contracts_do_not_stall_the_loop() -> None:
     """A sync checker, evaluator or router that proves slow runs in a thread, so it never
     stalls the event loop."""

@@ -165,6 +165,7 @@ def test_a_secret_is_replaced(text: str) -> None:
     assert "[secret: " in shown
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("before", ["see\n", "see\t", "see\r", "\n", "\x1b[31m"], ids=repr)
 def test_a_secret_at_the_begin_of_a_line_is_replaced(before: str) -> None:
     """Also in a text as Python prints it, where a letter stands for the end of the line."""
@@ -197,6 +198,7 @@ _PARTS = st.one_of(
 )
 
 
+@pytest.mark.lengthy
 @example("the server is old.example.com\npass: correct-horse\nthanks")
 @example("shpat_\fabcdefgh12")
 @example("glpat\b-abcdefgh12")

@@ -526,6 +526,7 @@ def test_tokens_in_a_subgraph_are_counted_once(mode: str, targets: Any) -> None:
     assert committed(app, "budget")["tokens"] == tokens
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("callbacks", [None, []])
 def test_tokens_of_a_judge_do_not_count_for_the_node_around_it(mode: str, callbacks: Any) -> None:
@@ -928,6 +929,7 @@ def test_a_paused_node_run_counts_once_in_every_process(
     assert (graph.ran.count("a"), graph.ran.count("b"), used(third).calls) == (1, 2, 2)
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_node_run_that_failed_in_one_process_is_one_call_wherever_it_is_tried_again(

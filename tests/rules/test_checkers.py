@@ -381,6 +381,7 @@ def test_forbidden_sequence_does_not_span_two_runs_of_a_thread() -> None:
     app.invoke({"log": []}, thread("1"))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("answers", [False, True])
 def test_a_checker_that_hangs_leaves_the_loop_free_however_quick_it_was_before(
     answers: bool, hold: Hold

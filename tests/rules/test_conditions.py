@@ -613,6 +613,7 @@ def test_usual_questions_about_long_conversations_are_answered(expression: str, 
     assert asked(expression, state) is holds
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("expression", ["size(state.users) > 250000", "state.users.size() > 250000"])
 def test_a_size_is_asked_of_the_value_alone(expression: str) -> None:
     """However large it is: its members, of which CEL gets 200,000 at most, are not read."""

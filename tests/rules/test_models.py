@@ -455,6 +455,7 @@ class Awaited(Hangs):
         return self._generate(*args, **kwargs)
 
 
+@pytest.mark.lengthy
 def test_a_model_that_hangs_delays_no_other(hold: Hold) -> None:
     """It is sync alone: neither what else runs on threads waits for it, nor the end of the loop."""
     late: list[bool] = []

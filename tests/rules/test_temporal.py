@@ -500,6 +500,7 @@ def test_under_audit_what_would_have_been_denied_uses_no_pass() -> None:
     assert verdicts == ["deny", "allow", "deny"]
 
 
+@pytest.mark.lengthy
 def test_a_pass_counts_for_the_fields_that_it_was_bound_to() -> None:
     rule = before_pay(bound_to=["amount", "payee"])
     to_a = {"turn": 0, "amount": 5, "payee": "a"}
@@ -575,6 +576,7 @@ def test_a_pass_of_an_earlier_run_counts_for_the_thread(per: Any, status: str, t
         assert decided([rule], [paying()], saver=saver) == [status]
 
 
+@pytest.mark.lengthy
 @MODES
 def test_a_crash_between_steps_changes_no_decision(mode: str) -> None:
     """The process ends before `pay`; another one goes on from the checkpoint."""
@@ -646,6 +648,7 @@ def test_without_targets_everything_but_the_required_step_waits_for_it() -> None
     app.invoke({"turn": 0})
 
 
+@pytest.mark.lengthy
 def test_never_after_knows_what_was_before_it_was_registered() -> None:
     saver = InMemorySaver()
     decided([before_pay()], [{"tell": {}}], saver=saver)
@@ -677,6 +680,7 @@ def test_within_steps_counts_supersteps_in_and_around_subgraphs() -> None:
     assert decided([rule], [{"team": [checking(), idle]}, paying()]) == ["denied"]
 
 
+@pytest.mark.lengthy
 def test_at_most_counts_the_runs_of_all_targets() -> None:
     rule = AtMost("few", 2, target_instructions=["TOOL_CALL"], on_deny="redirect:skip")
     assert decided([rule], [paying(), {"team": [paying()]}, paying()]) == ["completed", "completed", "denied"]
@@ -698,6 +702,7 @@ def test_siblings_see_the_same_past() -> None:
     assert paid == ["completed"] * 3 + ["denied"]
 
 
+@pytest.mark.lengthy
 @MODES
 def test_a_run_begins_with_each_input_also_where_the_start_is_conditional(mode: str) -> None:
     saver = InMemorySaver()

@@ -148,6 +148,7 @@ def brute(differences: list[float], alternative: Alternative) -> float:
     return float(np.mean(sums <= observed + 1e-9 if alternative == "less" else sums >= observed - 1e-9))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("alternative", ALTERNATIVES)
 @given(
     st.lists(
@@ -186,6 +187,7 @@ def test_sign_flip_of_a_thousand_cases_is_exact() -> None:
     assert not halves.rounded
 
 
+@pytest.mark.lengthy
 def test_sign_flip_of_many_broken_differences_is_near_the_t_test() -> None:
     rng = random.Random(4)
     differences = [rng.gauss(-0.05, 1) for _ in range(300)]
@@ -248,6 +250,7 @@ def test_the_detectable_drop_is_near_that_of_the_noncentral_t(n: int) -> None:
         assert (reached < power) == (share < 0)
 
 
+@pytest.mark.lengthy
 def test_worked_numbers_of_planning() -> None:
     """The table in the docstring of `cases_needed` is right, cell by cell."""
     assert detectable(20, 1) == pytest.approx(0.6835, abs=5e-5)
@@ -262,6 +265,7 @@ def test_worked_numbers_of_planning() -> None:
     assert cases_needed(0.5, 0) == 2
 
 
+@pytest.mark.lengthy
 @given(st.floats(0.05, 2), st.floats(0, 3))
 def test_one_case_fewer_than_needed_finds_less(drop: float, sd: float) -> None:
     n = cases_needed(drop, sd)

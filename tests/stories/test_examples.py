@@ -361,6 +361,7 @@ def test_the_nodes_of_the_agent_are_recognised_by_the_shipped_pack(
 # --- Tools for the agent's memory ---
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("arguments", [[], ["--store", "memory.db"]])
 def test_an_agent_notes_finds_and_forgets_for_its_user_alone(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

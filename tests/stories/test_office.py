@@ -64,6 +64,7 @@ def office(monkeypatch: pytest.MonkeyPatch) -> Office:
     return Office()
 
 
+@pytest.mark.lengthy
 def test_rejected_drafts_and_private_messages_stay_hidden(office: Office) -> None:
     output = office.app.invoke({})
     said = {str(message.text) for message in output["messages"]}
@@ -74,6 +75,7 @@ def test_rejected_drafts_and_private_messages_stay_hidden(office: Office) -> Non
     assert len(output["messages"]) == 1 + 3 * 4 + 1
 
 
+@pytest.mark.lengthy
 def test_each_mechanism_did_its_part(office: Office) -> None:
     office.app.invoke({})
     outcomes = [(action.agent, action.outcome) for action in office.gate.actions if len(action.attempts) > 1]

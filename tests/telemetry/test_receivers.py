@@ -108,6 +108,7 @@ def test_scores_reach_langfuse_with_their_spans_and_only_once(
     assert langfuse.requests == 2
 
 
+@pytest.mark.lengthy
 def test_a_client_of_langfuse_can_be_given(ledger: Ledger, langfuse: Langfuse) -> None:
     from langfuse import Langfuse as LangfuseClient  # takes a second
 
@@ -155,6 +156,7 @@ def test_what_is_refused_is_counted_kept_and_not_sent_again(ledger: Ledger, lang
     assert langfuse.requests == 2
 
 
+@pytest.mark.lengthy
 def test_one_bad_score_does_not_hold_up_the_others(ledger: Ledger, langfuse: Langfuse) -> None:
     langfuse.poison = {"tone"}
     recorded(ledger, 2)
@@ -230,6 +232,7 @@ def test_closing_a_ledger_sends_what_is_left(tmp_path: Path, langfuse: Langfuse)
     assert len(langfuse.accepted) == 8
 
 
+@pytest.mark.lengthy
 def test_scores_without_a_span_are_not_sent_and_that_is_said(
     ledger: Ledger, langfuse: Langfuse, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -241,6 +244,7 @@ def test_scores_without_a_span_are_not_sent_and_that_is_said(
     assert langfuse.requests == 0
 
 
+@pytest.mark.lengthy
 def test_results_that_are_no_scores_are_not_sent(ledger: Ledger, langfuse: Langfuse) -> None:
     silent = Judge("silent", lambda _: EvaluationResult(0.0, None, outcome="not_applicable"))
     recorded(ledger, 1, silent, Judge("broken", broken), Judge("fine", lambda _: EvaluationResult(1.0, True)))
@@ -248,6 +252,7 @@ def test_results_that_are_no_scores_are_not_sent(ledger: Ledger, langfuse: Langf
     assert [score["name"] for (score,) in langfuse.accepted.values()] == ["fine"]
 
 
+@pytest.mark.lengthy
 def test_langsmith_gets_feedback_on_the_runs_of_the_spans(
     ledger: Ledger, langsmith: LangSmith, tmp_path: Path
 ) -> None:
@@ -327,6 +332,7 @@ def test_a_key_that_langsmith_does_not_take_stops_with_a_sentence(
     assert ledger.export_to(LangSmithScores(), follow=False).accepted == 2
 
 
+@pytest.mark.lengthy
 def test_settings_that_lose_scores_are_refused(
     langsmith: LangSmith, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
 ) -> None:

@@ -208,6 +208,7 @@ def test_recorded_spans_and_log_records_are_those_that_were_sent_when_they_happe
     assert all(begun - 1000 <= record.time_unix_nano <= ended for record in collector.log_records)
 
 
+@pytest.mark.lengthy
 def test_runs_that_were_not_traced_get_the_same_ids_each_time(tmp_path: Path, collector: Collector) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
         runs(ArbiterOS(ledger=ledger))

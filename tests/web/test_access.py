@@ -182,6 +182,7 @@ def hashed(token: str) -> str:
     return sha256(token.encode()).hexdigest()
 
 
+@pytest.mark.lengthy
 def test_a_file_of_tokens_names_people_and_roles(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"# our team\nann: {hashed('a')}\nben lee: {hashed('b').upper()} read  # looks only\n")

@@ -181,6 +181,7 @@ def test_streams_are_bounded_and_pages_still_load(tmp_path: Path, monkeypatch: p
         until(again)
 
 
+@pytest.mark.lengthy
 def test_streams_that_are_asked_for_at_once_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -447,6 +447,7 @@ def test_results_of_experiments_are_pages_with_their_picture(
         assert picture.text.startswith("<svg")
 
 
+@pytest.mark.lengthy
 def test_the_export_of_a_thread_has_everything_and_asks_no_server(books: tuple[Ledger, httpx.Client]) -> None:
     ledger, _ = books
     thread = next(iter(ledger.threads()))["thread_id"]
