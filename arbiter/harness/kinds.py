@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from typing import Any, Literal
 
@@ -219,41 +219,30 @@ SCORERS: Mapping[str, tuple[type[PackModel], Maker]] = {
 """The model of each kind's entry, and the function that makes the scorer of it."""
 
 
-def made_of_entries(given: Any, models: Mapping[str, Any]) -> Any:
-    """The scorers that a suite in Python gets, with those made that are entries as in a file.
+def made_of_entry(scorer: Any, name: object, models: Mapping[str, Any]) -> Any:
+    """The scorer that a suite in Python gets under that name, made if it is an entry as in a file.
 
-    Raises `ConfigurationError` for an entry that is wrong, and for `models` that none of them names.
+    Raises `ConfigurationError` for an entry that is wrong.
     """
+    is_scorer = callable(scorer) or callable(getattr(scorer, "score", None))  # it may be a mapping, too
+    if is_scorer or not is_mapping(scorer):
+        return scorer
+    if name is not None and scorer.get("name", name) != name:
+        raise ConfigurationError(
+            f"the scorer {name!r:.80} has the name {scorer['name']!r:.80} in its entry, too. Leave one out."
+        )
+    return _made_of(scorer if name is None else {**scorer, "name": name}, models)
 
-    def made(scorer: Any, name: object = None) -> Any:
-        is_scorer = callable(scorer) or callable(getattr(scorer, "score", None))  # it may be a mapping, too
-        if is_scorer or not is_mapping(scorer):
-            return scorer
-        if name is not None and scorer.get("name", name) != name:
-            raise ConfigurationError(
-                f"the scorer {name!r:.80} has the name {scorer['name']!r:.80} in its entry, too. Leave one out."
-            )
-        return _made_of(scorer if name is None else {**scorer, "name": name}, models)
 
-    if is_mapping(given):
-        given = {name: made(scorer, name) for name, scorer in given.items()}
-        scorers = given.values()
-    elif isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
-        return given  # refused with what is no scorer
-    else:
-        given = scorers = [made(scorer) for scorer in given]
-    known = (
-        each.given if isinstance(each, NamedScorer) else each for each in scorers
-    )  # those of a copied suite
-    named = {
-        getattr(each.entry, "judge", "") for each in known if isinstance(each, BuiltIn | DimensionScorer)
-    }
+def refuse_unused(models: Mapping[str, Any], scorers: Iterable[NamedScorer]) -> None:
+    """Raise `ConfigurationError` for models that no entry names."""
+    made = (each.given for each in scorers if isinstance(each.given, BuiltIn | DimensionScorer))
+    named = {getattr(each.entry, "judge", "") for each in made}
     if unused := [name for name in models if name not in named]:
         raise ConfigurationError(
             f"models has {', '.join(map(repr, unused))}, which no scorer names. A scorer does that in an entry, "
             "{'use': 'judge', 'judge': 'NAME', ...}; an evaluator gets its model itself."
         )
-    return given
 
 
 def _made_of(data: Mapping[str, Any], models: Mapping[str, Any]) -> Scorer:

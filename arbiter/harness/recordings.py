@@ -366,10 +366,10 @@ class Recording:
         raise RecordingError(f"no valid recording has {what}. Run `arbiter eval record`.")
 
     def _keep(self, name: str, lines: dict[str, Line], line: Line, details: Details = NO_DETAILS) -> Line:
-        new = {name: parts for name, parts in details.items() if _hash_of(line, name) not in self._details}
+        new = {part: of for part, of in details.items() if _hash_of(line, part) not in self._details}
         text = _text_of({**line, "details": new} if new else line)
         with self._lock:
-            self._details |= {_hash_of(line, name): parts for name, parts in new.items()}
+            self._details |= {_hash_of(line, part): of for part, of in new.items()}
             known = lines.get(line["key"])
             if known is not None and (
                 line["key"] in self._new or (_has_failed(line) and not _has_failed(known))

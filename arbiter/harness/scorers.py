@@ -65,11 +65,14 @@ class NamedScorer:
         return NamedScorer(self.name, given.score, given, self.scale)
 
 
-def scorers_of(given: Scorers) -> tuple[NamedScorer, ...]:
-    """The scorers of a suite. Raises `ConfigurationError` for what is none, has no name, or has a name twice."""
+def scorers_of(
+    given: Scorers, made: Callable[[Any, object], Any] = lambda scorer, name: scorer
+) -> tuple[NamedScorer, ...]:
+    """The scorers of a suite; `made` makes those that are entries. Raises `ConfigurationError` for what is none, has no
+    name, or has a name twice."""
     found: dict[str, NamedScorer] = {}
     for name, scorer in _pairs(given):
-        one = _named(name, scorer)
+        one = _named(name, made(scorer, name))
         if one.name in found:
             raise ConfigurationError(f"two scorers have the name {one.name!r}. Give each a name of its own.")
         found[one.name] = one

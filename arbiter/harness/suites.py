@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast, get_args
@@ -28,7 +29,7 @@ from arbiter.harness.gate import GateSettings, covers
 from arbiter.harness.identity import Identity, changes_between
 from arbiter.harness.journal import FOLDER, Kept, Written, plain_fields, run_folder, runs_of
 from arbiter.harness.judging import Judging
-from arbiter.harness.kinds import made_of_entries
+from arbiter.harness.kinds import made_of_entry, refuse_unused
 from arbiter.harness.limits import Limits
 from arbiter.harness.measures import Measure
 from arbiter.harness.recordings import Recording
@@ -119,7 +120,9 @@ class Suite:
         object.__setattr__(self, "evaluators", _evaluators(self.evaluators))
         if not isinstance(self.models, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"models is {self.models!r:.80}; expected chat models by name.")
-        object.__setattr__(self, "scorers", scorers_of(made_of_entries(self.scorers, self.models)))
+        made = partial(made_of_entry, models=self.models)
+        object.__setattr__(self, "scorers", scorers_of(self.scorers, made))
+        refuse_unused(self.models, self.judges)
         self._refuse_same_names()
 
     @property
