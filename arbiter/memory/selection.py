@@ -14,7 +14,7 @@ from typing import Any, Literal
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, field_validator
 
-from arbiter.errors import RegistrationError
+from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.memory._characters import composed
 from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError
 from arbiter.memory._conversation import text_of, window
@@ -82,6 +82,8 @@ async def select(
     names. If the selector fails, all candidates in question run; with `on_error="none"`, none of them. The
     same `seed` gives the same prompt.
     """
+    if strategy not in ("rule", "llm") and not callable(strategy):
+        raise ConfigurationError(f"selector: expected 'rule', 'llm' or a callable, got {strategy!r:.80}.")
     asked = [each for each in candidates if callable(strategy) or _offered(each)]
     if strategy == "rule" or not asked:
         return Selection(chosen=tuple(each.name for each in candidates))

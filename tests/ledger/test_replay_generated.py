@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import operator
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -384,7 +383,7 @@ def test_replay_decides_as_the_live_run_and_as_its_shadow_did(plan: Plan) -> Non
 
 
 @pytest.mark.slow
-@settings(max_examples=200 if os.environ.get("ARBITER_STRESS") == "full" else 80)
+@settings(max_examples=200)
 @given(plan=plans)
-def test_replay_decides_as_many_live_runs_did(plan: Plan) -> None:
+def test_replay_decides_as_two_hundred_live_runs_did(plan: Plan) -> None:
     check(plan)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from arbiter.errors import RegistrationError
+from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.memory._characters import Character
 from arbiter.memory._context import EvalContext
 from arbiter.memory._entities import Entity
@@ -371,6 +371,12 @@ def test_cancellation_of_the_turn_passes() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(cancelled())
+
+
+@pytest.mark.parametrize("strategy", ["LLM", "", None, 3])
+def test_an_invalid_strategy_is_refused(strategy: Any) -> None:
+    with pytest.raises(ConfigurationError, match="expected 'rule', 'llm' or a callable"):
+        selected(strategy, context(), A)
 
 
 # The prompt
