@@ -454,7 +454,13 @@ def _keys_at(model: type[PackModel], place: Sequence[str | int]) -> Iterable[str
             kinds = [kind for kind in kinds if str(step).startswith(kind.__name__)] or kinds
         else:
             kinds = [part for kind in kinds for part in _alternatives(_inside(kind, step))]
-    return [key for kind in kinds for found in _models_in(kind) for key in found.model_fields]
+    return [key for kind in kinds for found in _models_in(kind) for key in _members(found)]
+
+
+def _members(kind: Any) -> Iterable[str]:
+    """The names of the fields of a model or a dataclass; none for other types."""
+    found: Any = getattr(kind, "model_fields", None) or getattr(kind, "__dataclass_fields__", ())
+    return tuple(found)
 
 
 def _inside(kind: Any, step: str | int) -> Any:
@@ -475,6 +481,6 @@ def _alternatives(kind: Any) -> list[Any]:
 
 
 def _models_in(kind: Any) -> list[Any]:
-    if hasattr(kind, "model_fields"):
+    if _members(kind):
         return [kind]
     return [found for part in get_args(kind) for found in _models_in(part)]

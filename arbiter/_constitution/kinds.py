@@ -18,7 +18,17 @@ from importlib import import_module
 from typing import Annotated, Any, Literal, Optional, TypeVar, Union, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, WithJsonSchema, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    WithJsonSchema,
+    create_model,
+)
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_after_validator_function
 
 from arbiter._constitution.documents import INSTRUCTION, InstructionText, PackModel, Text
 from arbiter._constitution.functions import rule_class
@@ -34,7 +44,7 @@ from arbiter._values.parameters import (
     sentence,
     words,
 )
-from arbiter.errors import nearest, with_article
+from arbiter.errors import ConfigurationError, nearest, with_article
 from arbiter.evaluation import NodeEvaluator
 from arbiter.instructions import Instruction
 from arbiter.policy import PolicyChecker, PolicyRouter
@@ -381,7 +391,7 @@ def yaml_type(hint: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, BaseModel):
         return hint
     if isinstance(hint, type) and is_dataclass(hint):
-        return _of_dataclass(hint)
+        return model_of(hint)
     return Unfit
 
 
@@ -409,7 +419,8 @@ def _declared_type(hint: Any) -> Any:
     return annotation if param is None else _checked(annotation, param, hint)
 
 
-def _of_dataclass(cls: type[Any]) -> type[PackModel]:
+def model_of(cls: type[Any]) -> type[PackModel]:
+    """The model of a dataclass in YAML."""
     hints = typing.get_type_hints(cls, include_extras=True)
     members: dict[str, Any] = {}
     for member in fields(cls):
@@ -419,3 +430,17 @@ def _of_dataclass(cls: type[Any]) -> type[PackModel]:
             default = None if member.default_factory is not MISSING else ...
         members[member.name] = (_declared_type(hints[member.name]), default)
     return create_model(cls.__name__, __base__=PackModel, __doc__=inspect.getdoc(cls), **members)
+
+
+class AsMapping:
+    """In `Annotated`: a mapping in a file makes that dataclass, whose fields are declared with `Param`."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def made(found: PackModel) -> Any:
+            try:
+                return source(**found.model_dump())
+            except ConfigurationError as error:
+                # Its first word names the setting, and so does the place in the file.
+                raise ValueError(str(error).partition(": ")[2].removesuffix(".")) from None
+
+        return no_info_after_validator_function(made, handler(model_of(source)))

@@ -59,6 +59,19 @@ def problem(param: Param, hint: Any, value: Any) -> str | None:
     return f"expected {expected}, got {repr(value).removesuffix('.0'):.80}"
 
 
+def problems_of(settings: Any) -> list[str]:
+    """The mistakes in the fields of a dataclass that are declared with `Param`, each behind the field's name."""
+    declared = _fields(cast(Any, type(settings)))
+    found = {name: problem(param, hint, getattr(settings, name)) for name, hint, param in declared}
+    return [f"{name}: {wrong}" for name, wrong in found.items() if wrong is not None]
+
+
+@cache  # to read hints is slow
+def _fields(cls: type[Any]) -> tuple[tuple[str, Any, Param], ...]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return tuple((name, hint, param) for name, hint in hints.items() if (param := param_in(hint)) is not None)
+
+
 def words(param: Param, hint: Any) -> str:
     """The valid values in words, such as "a whole number from 0"."""
     return param.expected or _listed(map(repr, param.forms)) or " or ".join(_kinds(param, hint))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -27,6 +27,7 @@ from arbiter._constitution.documents import (
     read_document,
     validate,
 )
+from arbiter._constitution.kinds import AsMapping
 from arbiter._constitution.loading import load_evaluators, prefixes_of
 from arbiter._constitution.schema import json_schema as pack_schema
 from arbiter._objects import load_object
@@ -115,48 +116,6 @@ class TargetEntry(PackModel):
     )
 
 
-class LimitsEntry(PackModel):
-    """How much happens at once, how long it may take, and what it may cost."""
-
-    concurrency: int = Field(default=16, ge=1)
-    judge_concurrency: int = Field(default=8, ge=1)
-    case_timeout: float | None = Field(default=120, gt=0)
-    score_timeout: float | None = Field(default=30, gt=0)
-    run_timeout: float | None = Field(default=None, gt=0)
-    tokens: int | None = Field(default=None, ge=0)
-    usd: float | None = Field(default=None, gt=0)
-    calls: int | None = Field(default=None, ge=0)
-    seconds: float | None = Field(default=None, gt=0)
-
-
-class GateEntry(PackModel):
-    """The baseline of a run, and what counts as a regression."""
-
-    baseline: str | None = Field(
-        default=None,
-        description="the file with which a run is compared, or for agents a folder of files",
-    )
-    alpha: float = Field(default=0.05, gt=0, le=0.5, description="the share of unchanged runs that may fail")
-    min_drop: float | None = Field(default=None, ge=0, description="smaller drops never count")
-    max_drop: float | None = Field(
-        default=None, ge=0, description="larger drops count whatever the test says"
-    )
-    detect: float | None = Field(default=None, gt=0, description="the drop that a run should be able to find")
-    max_missing: float = Field(
-        default=0.1, ge=0, le=1, description="the share of cases that may lose their score"
-    )
-    rows: list[str] | None = Field(
-        default=None, min_length=1, description="the rows, or scorers, that are gated; all by default"
-    )
-    threshold: float | None = Field(
-        default=None, ge=0, le=9, description="the lowest mean of rows from 0 to 9"
-    )
-    require_calibrated: bool = Field(
-        default=False, description="rows of uncalibrated judges are incomparable"
-    )
-    strict: bool = Field(default=False, description="an underpowered row is undecided")
-
-
 class SuiteFile(PackModel):
     """A suite: cases, what judges them, and what is measured."""
 
@@ -180,8 +139,8 @@ class SuiteFile(PackModel):
         "off", description="what live runs take from earlier ones in .arbiter/cache.sqlite"
     )
     seed: int = Field(42, ge=0, description="chooses the messages that persona scorers judge")
-    gate: GateEntry = GateEntry()
-    limits: LimitsEntry = LimitsEntry()
+    gate: Annotated[GateSettings, AsMapping()] = Field(default_factory=GateSettings)
+    limits: Annotated[Limits, AsMapping()] = Field(default_factory=Limits)
 
 
 @cache
@@ -302,8 +261,8 @@ class _Loader:
                     votes=self.file.votes,
                     cache=self.file.cache,
                     seed=self.file.seed,
-                    gate=GateSettings(**self.file.gate.model_dump()),
-                    limits=Limits(**self.file.limits.model_dump()),
+                    gate=self.file.gate,
+                    limits=self.file.limits,
                 )
             except ConfigurationError as error:
                 self.wrong((), str(error))

@@ -26,11 +26,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
-from arbiter._values.parameters import Param, param_in, problem
+from arbiter._values.parameters import Param, problems_of
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.baselines import MAX_LOST, Baseline
 from arbiter.harness.comparisons import Comparison, Method, RowComparison, scale_text, two
@@ -68,7 +67,9 @@ class GateSettings:
     | the row `completed` | 0.02 | 0.10 | 0.06 |
     """
 
-    baseline: Annotated[str | Path | None, Param("the file with which a run is compared")] = None
+    baseline: Annotated[
+        str | Path | None, Param("the file with which a run is compared, or for agents a folder of files")
+    ] = None
     alpha: Annotated[float, Param("the share of unchanged runs that may fail", gt=0, le=0.5)] = 0.05
     min_drop: Annotated[float | None, Param("smaller drops never count", ge=0)] = None
     max_drop: Annotated[float | None, Param("a larger drop counts whatever the test says", ge=0)] = None
@@ -77,30 +78,19 @@ class GateSettings:
         MAX_LOST
     )
     rows: Annotated[
-        Sequence[str] | None, Param("the rows, or scorers, that are gated; None is all", min_length=1)
+        Sequence[str] | None, Param("the rows, or scorers, that are gated; all by default", min_length=1)
     ] = None
     threshold: Annotated[float | None, Param("the lowest mean of rows from 0 to 9", ge=0, le=9)] = None
     require_calibrated: Annotated[bool, Param("rows of uncalibrated judges are incomparable")] = False
     strict: Annotated[bool, Param("an underpowered row is undecided")] = False
 
     def __post_init__(self) -> None:
-        problems: list[str] = []
-        for name, (hint, param) in _declared().items():
-            wrong = problem(param, hint, getattr(self, name))
-            if wrong is not None:
-                problems.append(f"gate: {name}: {wrong}.")
+        problems = problems_of(self)
         low, high = self.min_drop, self.max_drop
         if not problems and low is not None and high is not None and low > high:
-            problems.append(f"gate: min_drop: is {low:g}, above max_drop, which is {high:g}.")
+            problems.append(f"min_drop: is {low:g}, above max_drop, which is {high:g}")
         if problems:
-            raise ConfigurationError("\n".join(problems))
-
-
-@cache
-def _declared() -> dict[str, tuple[Any, Param]]:
-    """The hint and the declaration of each setting of a gate. To read hints is slow."""
-    hints = get_type_hints(GateSettings, include_extras=True)
-    return {name: (hint, param_in(hint) or Param("")) for name, hint in hints.items()}
+            raise ConfigurationError("\n".join(f"gate: {problem}." for problem in problems))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

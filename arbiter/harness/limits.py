@@ -15,12 +15,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from langchain_core.runnables import RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
@@ -34,7 +34,8 @@ from tenacity import (
 )
 
 from arbiter._threads.deadlines import waiting
-from arbiter._values.states import is_number, is_whole
+from arbiter._values.parameters import Param, problems_of
+from arbiter._values.states import is_whole
 from arbiter.errors import ConfigurationError
 from arbiter.models import ChatModel
 
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from arbiter.harness.usage import Usage
 
 T = TypeVar("T")
-_COUNTS = ("concurrency", "judge_concurrency")
-_BUDGETS = ("tokens", "calls")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,30 +54,19 @@ class Limits:
     `usd`, `calls` or `seconds` are spent, no further case starts.
     """
 
-    concurrency: int = 16
-    judge_concurrency: int = 8
-    case_timeout: float | None = 120
-    score_timeout: float | None = 30
-    run_timeout: float | None = None
-    tokens: int | None = None
-    usd: float | None = None
-    calls: int | None = None
-    seconds: float | None = None
+    concurrency: Annotated[int, Param("the cases that run at once", ge=1)] = 16
+    judge_concurrency: Annotated[int, Param("the questions to judges at once, over all cases", ge=1)] = 8
+    case_timeout: Annotated[float | None, Param("the seconds that the target has for a case", gt=0)] = 120
+    score_timeout: Annotated[float | None, Param("the seconds that a scorer has for a case", gt=0)] = 30
+    run_timeout: Annotated[float | None, Param("the seconds that the whole run has", gt=0)] = None
+    tokens: Annotated[int | None, Param("no case starts after so many tokens", ge=0)] = None
+    usd: Annotated[float | None, Param("no case starts after so many dollars", gt=0)] = None
+    calls: Annotated[int | None, Param("no case starts after so many calls of models", ge=0)] = None
+    seconds: Annotated[float | None, Param("no case starts after so many seconds", gt=0)] = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value: Any = getattr(self, field.name)
-            if field.name in _COUNTS:
-                right, expected = is_whole(value, least=1), "a whole number from 1"
-            elif field.name in _BUDGETS:
-                right, expected = value is None or is_whole(value, least=0), "a whole number from 0, or None"
-            else:
-                right, expected = (
-                    value is None or (is_number(value) and value > 0),
-                    "a number above 0, or None",
-                )
-            if not right:
-                raise ConfigurationError(f"limits.{field.name} is {value!r:.80}; expected {expected}.")
+        if problems := problems_of(self):
+            raise ConfigurationError("\n".join(f"limits: {problem}." for problem in problems))
 
 
 class Budget:

@@ -360,7 +360,7 @@ def test_a_drop_is_planned_for_a_scale_without_a_lower_end(project: Path) -> Non
         (["run", "--tag", "odds"], "suites/parity.yaml: no case has the tag 'odds'"),
         (["run", "--repeats", "0"], "repeats is 0"),
         (["run", "--votes", "2.5"], "expected a whole number, got '2.5'"),
-        (["run", "--concurrency", "-1"], "limits.concurrency is -1"),
+        (["run", "--concurrency", "-1"], "limits: concurrency: expected a whole number from 1, got -1"),
         (["run", "--baseline", "nope.json"], "nope.json"),
         (["run", "--no-gate", "--ci"], "contradicts"),
         (["run", "--ci"], "there is no such file"),
