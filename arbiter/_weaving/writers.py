@@ -45,13 +45,31 @@ class Redirect:
         self.target = target
 
 
-class GatedWrite(ChannelWrite):
+class _Write(ChannelWrite):
+    """A channel write that does not hold itself.
+
+    LangGraph's own keeps its two methods, bound, as attributes. Such a cycle would keep an `ArbiterOS` of one request,
+    with its history, in memory until Python collects all garbage.
+    """
+
+    def __init__(self, write: ChannelWrite) -> None:
+        super().__init__(write.writes, tags=write.tags)
+        del self.func, self.afunc
+
+    def func(self, input: Any, config: RunnableConfig) -> Any:
+        return self._write(input, config)
+
+    async def afunc(self, input: Any, config: RunnableConfig) -> Any:
+        return self._write(input, config)
+
+
+class GatedWrite(_Write):
     """A node's channel write. On a redirect the first one writes the state update and the new target, and
     later ones write nothing.
     """
 
     def __init__(self, write: ChannelWrite, core: Core, *, first: bool, last: bool) -> None:
-        super().__init__(write.writes, tags=write.tags)
+        super().__init__(write)
         self.first = first
         self.last = last
         self.core = core
@@ -96,11 +114,7 @@ class GatedWrite(ChannelWrite):
             _tell_end(conf, chose=isinstance(input, Command | list | tuple))
         return passed_on
 
-    def _write(self, input: Any, config: RunnableConfig) -> Any:
-        return self.write(input, config)
-
-    async def _awrite(self, input: Any, config: RunnableConfig) -> Any:
-        return self.write(input, config)
+    _write = write
 
     def _redirected(self, redirect: Redirect) -> list[Any]:
         """The state update, which is the first entry of a node's first writer, and the new target."""
@@ -241,13 +255,13 @@ class GatedBranch(Runnable[Any, Any]):
         return redirect.output if self.last else redirect
 
 
-class StartWrite(ChannelWrite):
+class StartWrite(_Write):
     """The write of a graph's input. It also reports to the facts channel that a run begins, and lets the loop copy
     its runtime quickly from the first superstep on.
     """
 
     def __init__(self, write: ChannelWrite, core: Core) -> None:
-        super().__init__(write.writes, tags=write.tags)
+        super().__init__(write)
         self.core = core
 
     def _write(self, input: Any, config: RunnableConfig) -> Any:
@@ -263,6 +277,3 @@ class StartWrite(ChannelWrite):
         _gather(super()._write, input, written)
         conf_of(config)[CONFIG_KEY_SEND](written)
         return input
-
-    async def _awrite(self, input: Any, config: RunnableConfig) -> Any:
-        return self._write(input, config)

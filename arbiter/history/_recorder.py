@@ -126,6 +126,18 @@ class ThreadLog:
         else:
             self._forget_oldest()
 
+    def let_go(self) -> None:
+        """Drop the runs that no execution uses: no code can ask for the thread any more.
+
+        A log and its runs hold each other, so without this their states would stay in memory until Python
+        collects all garbage, which a large process seldom does.
+        """
+        with self.lock:
+            runs = [weakref.ref(run) for run in self.runs]
+            self.runs.clear()
+            used = [run for each in runs if (run := each()) is not None]
+            self.runs.extend(used if len(used) != 1 else [weakref.proxy(used[0])])
+
     def step_of_call(self, namespace: str) -> int:
         """The step of the next call of a governed function, which no checkpoint numbers: one after the newest
         in this thread, 1 for the first.
@@ -411,19 +423,28 @@ class Recorder:
         self._forgotten_runs = False
         """True if a run of an entrypoint was forgotten."""
 
+    def __del__(self) -> None:
+        self.latest = None
+        self._functional.clear()
+        for log in self._threads.values():
+            log.let_go()
+
     def log_of(self, thread_id: str | None) -> ThreadLog:
         if thread_id is None:
             return ThreadLog(None, self.keep)
+        forgotten: ThreadLog | None = None
         with self._lock:
             log = self._threads.get(thread_id)
             if log is None:
                 log = self._threads[thread_id] = ThreadLog(thread_id, self.keep)
                 if len(self._threads) > self.keep_threads:
-                    self._threads.popitem(last=False)
+                    _, forgotten = self._threads.popitem(last=False)
                     self._forgotten = True
             else:
                 self._threads.move_to_end(thread_id)
-            return log
+        if forgotten is not None:
+            forgotten.let_go()
+        return log
 
     def run_for(self, past: Past, first: FirstTask) -> tuple[Run, Sequence[RunFact], Sequence[RunFact]]:
         """The run of an execution, and the facts of its past and of finished siblings that had no record here."""

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC
 from itertools import pairwise
 from time import sleep
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -378,6 +378,82 @@ def test_items_of_a_run_without_a_thread_go_when_the_next_one_begins(mode: str) 
     app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
     run(app, {"log": []}, mode=mode)
     assert gained(Record, lambda: run(app, {"log": []}, mode=mode), times=5) <= 2
+
+
+@pytest.mark.lengthy
+@MODES
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_forgotten_thread_goes_at_once(mode: str, is_saved: bool) -> None:
+    """In a large process, Python searches for cycles so seldom that gigabytes of states would wait for it."""
+    arbiter_os = ArbiterOS(keep_threads=2)
+    arbiter_os.add_policy_checker(Check("fine", allow))
+    arbiter_os.add_evaluator(Judge("quality", good))
+    arbiter_os.add_policy_router(EvaluationRouter("router", "quality", "b"))
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b"), checkpointer=InMemorySaver() if is_saved else None))
+    threads = iter(range(100))
+
+    def once() -> None:
+        run(app, {"log": []}, thread(str(next(threads))), mode=mode)
+        arbiter_os.drain(5)
+
+    for _ in range(3):
+        once()
+    assert gained(Record, once, times=5) <= 0
+
+
+@pytest.mark.lengthy
+def test_an_arbiter_of_one_request_goes_at_once() -> None:
+    graph = chain(Spy("a"), Spy("b"))
+
+    def once() -> None:
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_policy_checker(Check("fine", allow))
+        arbiter_os.execute({"log": []}, graph, thread("one"))
+
+    once()
+    assert gained(Record, once, times=5) <= 0
+    assert gained(ThreadLog, once, times=5) <= 0
+
+
+def test_runs_whose_thread_is_forgotten_meanwhile_go_on() -> None:
+    """More run at once than `keep_threads` holds. Each still sees its own past, its denials and its history."""
+    seen: list[tuple[str, int, int]] = []
+    arbiter_os = ArbiterOS(keep=3, keep_threads=2)
+
+    def look(history: History) -> bool:
+        seen.append(
+            (history.entries[-1][-1].input_state["log"][0], history.count(), len(cast(Any, history).denied()))
+        )
+        return history.entries[-1][-1].node != "d"
+
+    arbiter_os.add_policy_checker(Check("look", look, on_deny="audit"))
+    arbiter_os.add_policy_checker(Check("no", lambda h: h.entries[-1][-1].node != "d", on_deny="redirect:e"))
+
+    def slow(name: str) -> Any:
+        async def node(state: Any) -> Any:
+            await asyncio.sleep(0.001)
+            return {"log": [name]}
+
+        node.__name__ = name
+        return node
+
+    app = arbiter_os.govern(chain(*map(slow, "abcde")))
+
+    async def serve() -> list[Any]:
+        return await asyncio.gather(
+            *(app.ainvoke({"log": [str(number)]}, thread(str(number))) for number in range(20))
+        )
+
+    found = asyncio.run(serve())
+    assert found == [{"log": [str(number), *"abce"]} for number in range(20)]
+    for number in range(20):
+        assert [counts for name, *counts in seen if name == str(number)] == [
+            [1, 0],
+            [2, 0],
+            [3, 0],
+            [4, 0],
+            [5, 1],
+        ]
 
 
 @MODES
