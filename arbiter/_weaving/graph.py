@@ -90,7 +90,7 @@ def weave(
     path: tuple[str, ...] = (),
 ) -> Pregel[Any, Any, Any, Any]:
     """A governed copy of `graph`. The original does not change."""
-    targets = targets_of(graph)
+    whole = _Whole.of(graph)
     nodes: dict[str, PregelNode] = {}
     for name, node in graph.nodes.items():
         woven = copy.copy(node)
@@ -103,14 +103,14 @@ def weave(
         else:
             rule = rules(path, name, node)
             body = _woven_body(node.bound, core, rules, (*path, name))
-            woven.__dict__["node"] = _woven(graph, name, node, rule, core, body, targets)
+            woven.__dict__["node"] = _woven(whole, name, node, rule, core, body)
             if node.subgraphs and (inner := _graph_in(body)) is not None:
                 # `update_state` inside the subgraph saves its channels, so the hidden one must be there.
                 woven.subgraphs = [inner]
             if node.retry_policy:
                 woven.retry_policy = denials_stand(node.retry_policy)
             if node.cache_policy is not None:
-                woven.cache_policy = _own_cache(node.cache_policy, core, name, rule, targets)
+                woven.cache_policy = _own_cache(node.cache_policy, core, name, rule, whole.targets)
         nodes[name] = woven
     governed = copy.copy(graph)
     governed.nodes = nodes
@@ -146,14 +146,31 @@ def described(origin: Origin) -> Described:
     return Described.of(json.dumps(body, ensure_ascii=False, separators=(",", ":")))
 
 
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """What all nodes of a graph share. Looking it up for each node would take long in a large graph."""
+
+    targets: frozenset[str]
+    channels: frozenset[str]
+    retry_policy: Any
+    keeps_writes: bool
+    """True if LangGraph may keep the writes of a node."""
+
+    @classmethod
+    def of(cls, graph: Pregel[Any, Any, Any, Any]) -> _Whole:
+        policies: list[Any] = [graph.cache_policy]
+        for node in graph.nodes.values():
+            policies += [getattr(node, name, None) for name in ("cache_policy", "timeout")]
+        return cls(
+            targets=targets_of(graph),
+            channels=frozenset(cast(Mapping[str, Any], graph.channels)),
+            retry_policy=graph.retry_policy,
+            keeps_writes=any(policy is not None for policy in policies),
+        )
+
+
 def _woven(
-    graph: Pregel[Any, Any, Any, Any],
-    name: str,
-    node: PregelNode,
-    rule: NodeRule,
-    core: Core,
-    body: Any,
-    targets: frozenset[str],
+    whole: _Whole, name: str, node: PregelNode, rule: NodeRule, core: Core, body: Any
 ) -> Runnable[Any, Any] | None:
     writers = _writers(node)
     gated: list[Runnable[Any, Any]] = []
@@ -173,22 +190,15 @@ def _woven(
         body=body,
         instruction=rule.instruction,
         schemas=rule.schemas,
-        targets=targets,
-        fields=frozenset(cast(Mapping[str, Any], graph.channels) if isinstance(node.channels, list) else ()),
-        retry=denials_stand(node.retry_policy or graph.retry_policy),
+        targets=whole.targets,
+        fields=whole.channels if isinstance(node.channels, list) else frozenset(),
+        retry=denials_stand(node.retry_policy or whole.retry_policy),
         commits=bool(gated) and isinstance(gated[0], GatedWrite),
         is_subgraph=subgraph_of(node) is not None,
-        keeps_writes=_keeps_writes(graph),
+        keeps_writes=whole.keeps_writes,
     )
     sequence = node.copy({"bound": wrapper, "writers": [*steps, *gated]}).node
     return GovernedSequence.of(sequence, wrapper) if type(sequence) is RunnableSeq else sequence
-
-
-def _keeps_writes(graph: Pregel[Any, Any, Any, Any]) -> bool:
-    nodes: list[Any] = list(graph.nodes.values())
-    policies: list[Any] = [graph.cache_policy]
-    policies += [getattr(node, name, None) for node in nodes for name in ("cache_policy", "timeout")]
-    return any(policy is not None for policy in policies)
 
 
 def _writers(node: PregelNode) -> Sequence[Runnable[Any, Any]]:
