@@ -422,12 +422,7 @@ class Recorder:
         self._forgotten = False
         self._forgotten_runs = False
         """True if a run of an entrypoint was forgotten."""
-
-    def __del__(self) -> None:
-        self.latest = None
-        self._functional.clear()
-        for log in self._threads.values():
-            log.let_go()
+        weakref.finalize(self, _let_go, self._threads, self._functional).atexit = False
 
     def log_of(self, thread_id: str | None) -> ThreadLog:
         if thread_id is None:
@@ -555,6 +550,12 @@ class Recorder:
                 stacklevel=4,
             )
         return RunHistory([], {}) if log is None else log.history()
+
+
+def _let_go(threads: dict[str, ThreadLog], functional: dict[Any, Run]) -> None:
+    functional.clear()
+    for log in threads.values():
+        log.let_go()
 
 
 def _may_be_a_request() -> bool:
