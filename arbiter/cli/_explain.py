@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.text import Text
 from arbiter._constitution.kinds import KINDS, UNCLEAR, class_at, parameter_rows, parameters_of
 from arbiter._constitution.loading import SECTIONS, SHIPPED, Constitution, load_constitution, shipped_names
 from arbiter._contracts import Contract
-from arbiter.cli._graphs import import_from_here
+from arbiter._objects import import_from_here
 from arbiter.cli._models import StandIns
 from arbiter.errors import ConfigurationError, nearest
 
@@ -76,16 +76,14 @@ def _explain_records(constitutions: Sequence[Constitution], console: Console) ->
     for records in found:
         console.print(Text("records", style="bold"), Text(records.source, style="dim"))
         days = "as the ledger" if records.keep_days is None else f"{records.keep_days:g} days"
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        for key, value in [
-            ("states", records.states or "as the ledger"),
-            ("fields", ", ".join(records.keys) or "the built-in ones"),
-            *((f"pattern {name}", pattern) for name, pattern in records.patterns.items()),
-            ("detect", ", ".join(records.detectors) or "nothing"),
-            ("kept for", days),
-        ]:
-            table.add_row(Text(key, style="cyan"), Text(value))
-        console.print(table)
+        told = {
+            "states": records.states or "as the ledger",
+            "fields": ", ".join(records.keys) or "the built-in ones",
+            **{f"pattern {name}": pattern for name, pattern in records.patterns.items()},
+            "detect": ", ".join(records.detectors) or "nothing",
+            "kept for": days,
+        }
+        console.print(_table((key, Text(value)) for key, value in told.items()))
 
 
 def _explain(contract: Contract, given: Mapping[str, Any], console: Console) -> None:
@@ -98,10 +96,15 @@ def _explain(contract: Contract, given: Mapping[str, Any], console: Console) -> 
     if contract.description and not told.startswith(contract.description):  # a function's is its first line
         console.print(Text(contract.description))
     console.print(Text(told))
+    console.print(_table((key, Text(value)) for key, value in _parameters(contract, given).items()))
+
+
+def _table(rows: Iterable[tuple[str, Text]]) -> Table:
+    """Names with their explanations."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for key, value in _parameters(contract, given).items():
-        table.add_row(Text(key, style="cyan"), Text(value))
-    console.print(table)
+    for key, value in rows:
+        table.add_row(Text(key, style="cyan"), value)
+    return table
 
 
 def _path(contract: Contract) -> str:
@@ -129,11 +132,10 @@ def _parameters(contract: Contract, given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _describe(kind: type[Any], use: str, console: Console) -> None:
-    console.print(Text(f"{use}", style="bold"), Text(f"{kind.__module__}.{kind.__qualname__}", style="dim"))
+    console.print(Text(use, style="bold"), Text(f"{kind.__module__}.{kind.__qualname__}", style="dim"))
     console.print(Text(_told(kind)))
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    rows: list[tuple[str, Text]] = []
     for row in parameter_rows(kind):
         default = row.default if row.default == "required" else f"default {row.default}"
-        table.add_row(Text(row.name, style="cyan"), Text(f"{row.expected}; {default}", style="dim"))
-        table.add_row(Text(), Text(row.sentence))
-    console.print(table)
+        rows += [(row.name, Text(f"{row.expected}; {default}", style="dim")), ("", Text(row.sentence))]
+    console.print(_table(rows))

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from arbiter._constitution.loading import FOLDERS
+from arbiter._objects import load_graph
 from arbiter._weaving.govern import NodeFacts, describe_nodes
-from arbiter.cli._graphs import load_graph
 from arbiter.cli._schema import HEADER, write_schemas
 from arbiter.errors import ConfigurationError, UnknownInstructionError
 from arbiter.instructions import (

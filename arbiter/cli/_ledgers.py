@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from arbiter.cli._graphs import load_graph
+from arbiter._objects import load_graph
 from arbiter.cli._options import Screen, known_names, number_of, opened
 from arbiter.errors import ConfigurationError
 

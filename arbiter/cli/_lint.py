@@ -6,8 +6,8 @@ import sys
 
 from rich.console import Console
 
+from arbiter._objects import load_graph
 from arbiter.arbiter_os import ArbiterOS
-from arbiter.cli._graphs import load_graph
 from arbiter.cli._models import StandIns
 from arbiter.errors import ConfigurationError
 from arbiter.linting import to_json, to_mermaid, to_sarif

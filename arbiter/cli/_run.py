@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from arbiter._objects import load_graph
 from arbiter._weaving.govern import has_async_nodes
 from arbiter.arbiter_os import ArbiterOS
-from arbiter.cli._graphs import load_graph
 from arbiter.cli._options import check_format, opened, option_of
 from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from arbiter._objects import load_graph
 from arbiter.arbiter_os import ArbiterOS
-from arbiter.cli._graphs import load_graph
 from arbiter.cli._options import Screen, key_of_environment, moment, number_of, opened
 
 if TYPE_CHECKING:

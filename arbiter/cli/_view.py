@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from arbiter._objects import load_graph
 from arbiter.arbiter_os import ArbiterOS
-from arbiter.cli._graphs import load_graph
 from arbiter.cli._options import Screen, opened
 from arbiter.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from arbiter.ledger import Ledger
 
-HOST = "127.0.0.1"
-PORT = 7575
 _TRIED = 50
 _STOP = 3
 """Seconds that requests may take to end after Ctrl+C."""

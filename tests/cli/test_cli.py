@@ -17,9 +17,9 @@ from typer.main import get_command
 
 from arbiter import ArbiterOS
 from arbiter._constitution.kinds import KINDS
+from arbiter._objects import load_graph
 from arbiter._weaving.govern import NodeFacts
 from arbiter.cli._app import app
-from arbiter.cli._graphs import load_graph
 from arbiter.cli._init import propose
 from arbiter.errors import ArbiterError
 from tests import docs_check
