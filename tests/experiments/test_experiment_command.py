@@ -151,7 +151,7 @@ def test_templates_show_that_everything_is_connected() -> None:
         (["plan", "debate-controversial", "--out", "none/plan.json"], "directory: 'none/plan.json'"),
         (
             ["run", "debate-controversial", *WITH, "--calls", "-1"],
-            "calls is -1; expected a whole number from 0",
+            "limits: calls: expected a whole number from 0, got -1.",
         ),
         (["show", "none"], "there is no run 'none'"),
         (["table1", "--mode", "template"], "nothing to compare with the paper"),
