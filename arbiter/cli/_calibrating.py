@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -13,39 +12,38 @@ from typing import Any
 import typer
 
 from arbiter._objects import import_from_here
+from arbiter.cli._evaluating import check_row
 from arbiter.cli._options import check_place, model_given
 from arbiter.cli._store import opened_store
 from arbiter.cli._streams import stdout_for_results
-from arbiter.errors import ConfigurationError, nearest
+from arbiter.errors import ConfigurationError
 from arbiter.experiments.labelling import calibrate_metric, write_sessions
 from arbiter.harness import Calibration, Suite, calibrate, load_suite
 from arbiter.harness.calibration import FOLDER
+from arbiter.harness.files import suite_files
 from arbiter.harness.journal import run_folder, runs_of
 from arbiter.harness.labels import Labelled, chosen_for_labelling, write_for_labelling
 from arbiter.harness.reports.report import Report, load_report
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The options of `arbiter eval calibrate`."""
-
-    row: str
-    pass_at: float
-    suite: Path | None = None
-    judge: str = ""
-    store: str | None = None
-    out: Path | None = None
-    allow: tuple[str, ...] = ()
-
-
-def calibrate_row(labels: Path, options: Options) -> None:
+def calibrate_row(
+    labels: Path,
+    row: str,
+    judge: str,
+    pass_at: float,
+    *,
+    suite: Path | None,
+    store: str | None,
+    out: Path | None,
+    allow: Sequence[str],
+) -> None:
     """Judge the labelled outputs with a scorer of a suite, print the agreement, and write the calibration."""
     import_from_here()
-    with _kept(options.row, options.out, options.store) as keep:
+    with _kept(row, out, store) as keep:
         with stdout_for_results():
-            suite = load_suite(options.suite or _only_suite(), allow=options.allow)
-            found = calibrate(suite, labels, row=options.row, pass_at=options.pass_at, judge=options.judge)
-        typer.echo(f"{keep(found)}{_last_run(suite, found)}")
+            loaded = load_suite(suite or _only_suite(), allow=allow)
+            found = calibrate(loaded, labels, row=row, pass_at=pass_at, judge=judge)
+        typer.echo(f"{keep(found)}{_last_run(loaded, found)}")
 
 
 @contextmanager
@@ -116,10 +114,7 @@ def write_sample(labels: Path, run: str, row: str, count: int, *, seed: int, bli
     if labels.exists():
         raise ConfigurationError(f"{labels} is there already. People's labels are not overwritten.")
     report = load_report(run_folder(run))
-    if row not in report.rows:
-        raise ConfigurationError(
-            f"{row!r} is not a row of the run. Rows: {', '.join(report.rows)}.{nearest(row, report.rows)}"
-        )
+    check_row(row, report)
     sample = _sample(report, row, count, seed)
     if not sample:
         raise ConfigurationError(f"the run {report.run_id} has no output that {row!r} scored.")
@@ -151,7 +146,7 @@ def _text(value: Any) -> str:
 
 
 def _only_suite() -> Path:
-    files = sorted(Path("suites").glob("*.yaml"))
+    files = suite_files()
     if len(files) != 1:
         raise ConfigurationError(
             f"suites/ has {len(files)} suites; name the one of the scorer with --suite FILE."

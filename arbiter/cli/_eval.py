@@ -327,7 +327,7 @@ def calibrate_(
     allow: Allow = None,
 ) -> None:
     """Compare a judge with people's labels, and write the calibration; or write outputs to be labelled."""
-    from arbiter.cli._calibrating import Options, calibrate_row, write_sample
+    from arbiter.cli._calibrating import calibrate_row, write_sample
 
     if (run is None) == (pass_at is None):
         raise typer.BadParameter(
@@ -337,18 +337,7 @@ def calibrate_(
         write_sample(labels, run, row, sample, seed=seed, blind=blind)
         return
     assert pass_at is not None
-    calibrate_row(
-        labels,
-        Options(
-            row=row,
-            pass_at=pass_at,
-            suite=suite,
-            judge=judge,
-            store=store,
-            out=out,
-            allow=tuple(allow or ()),
-        ),
-    )
+    calibrate_row(labels, row, judge, pass_at, suite=suite, store=store, out=out, allow=tuple(allow or ()))
 
 
 @eval_app.command("export")

@@ -22,16 +22,16 @@ from rich.console import Console
 from rich.text import Text
 
 from arbiter._objects import import_from_here
-from arbiter.cli._options import Screen, check_place
+from arbiter.cli._options import Screen, check_format, check_place
 from arbiter.cli._streams import each_warning_once, reader_may_leave, stdout_for_results, wait_for_no_thread
 from arbiter.errors import ConfigurationError, PackError, nearest
 from arbiter.harness.agent_baselines import baseline_files
 from arbiter.harness.agents import Agents
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.cases import Case, Selection
-from arbiter.harness.files import SCHEMA, load_suite, suite_schema
+from arbiter.harness.files import SCHEMA, load_suite, suite_files, suite_schema
 from arbiter.harness.gate import covers
-from arbiter.harness.journal import plain_fields, run_folder, runs_in, runs_of, summary_of
+from arbiter.harness.journal import FOLDER, Summary, plain_fields, run_folder, runs_in, runs_of, summary_of
 from arbiter.harness.planning import plan, usual_drops, votes_of
 from arbiter.harness.recordings import Recording
 from arbiter.harness.reports.report import FORMS, Report, load_report, result_to_dict, timing_of
@@ -86,7 +86,7 @@ class Options:
     out: Path | None = None
 
     def __post_init__(self) -> None:
-        _check_format(self.format)
+        check_format(self.format, FORMATS)
         if self.ray is not None and self.mode not in ("live", "synthetic"):
             raise ConfigurationError(
                 f"--ray is for runs that ask models, and the mode is {self.mode!r}, which is as fast in this process."
@@ -101,19 +101,13 @@ class Options:
             raise ConfigurationError("--no-gate contradicts --baseline and --ci. Leave one of them out.")
 
 
-def _check_format(format: str) -> None:
-    if format not in FORMATS:
-        raise ConfigurationError(f"--format is {format!r}; expected one of {', '.join(FORMATS)}.")
-
-
 def _files(suites: Sequence[str]) -> list[str]:
     """The suite files that were named, or all in suites/."""
     if suites:
         return list(suites)
-    found = sorted(str(file) for end in ("yaml", "yml") for file in Path("suites").glob(f"*.{end}"))
-    if not found:
+    if not (found := suite_files()):
         raise ConfigurationError("there is no suite in suites/. Name a file: arbiter eval run SUITE.")
-    return found
+    return [str(file) for file in found]
 
 
 # Running ------------------------------------------------------------------------------------------
@@ -395,7 +389,7 @@ class Progress:
 
 
 def show_run(run: str, format: str) -> None:
-    _check_format(format)
+    check_format(format, FORMATS)
     _print(load_report(run_folder(run)), format)
 
 
@@ -449,15 +443,21 @@ def _lines(text: str) -> list[Text]:
 
 def list_runs() -> None:
     """Print a line for each run."""
-    rows: list[tuple[str, ...]] = []
-    for folder in runs_in():
-        try:
-            found = summary_of(folder)
-        except ConfigurationError as error:  # one broken run hides no other
-            err.print(Text(visible(str(error)), "yellow"), soft_wrap=True)
-            continue
-        rows.append((folder.name, found.suite, found.target, f"{found.done:,}", found.state))
+    rows = [
+        (run, found.suite, found.target, f"{found.done:,}", found.state) for run, found in summaries(FOLDER)
+    ]
     Screen("table").table(("run", "suite", "target", ">cases", "state"), rows)
+
+
+def summaries(folder: Path) -> Iterator[tuple[str, Summary]]:
+    """The runs in a folder by their ids, the newest last. One that cannot be read is reported, and hides no other."""
+    for run in runs_in(folder):
+        try:
+            found = summary_of(run)
+        except ConfigurationError as error:
+            err.print(Text(visible(str(error)), "yellow"), soft_wrap=True)
+        else:
+            yield run.name, found
 
 
 def write_report(run: str, path: Path) -> Path:
@@ -472,7 +472,7 @@ def gate_run(
     run: str, baseline: Path | None, format: str, *, ci: bool, strict: bool, accept_changed: bool
 ) -> int:
     """Print the report of a run with the verdicts about a baseline. Returns the exit code."""
-    _check_format(format)
+    check_format(format, FORMATS)
     report = gated(run_folder(run), baseline, ci=ci, strict=strict, accept_changed=accept_changed)
     _print(report, format)
     return report.comparison.exit_code
@@ -487,7 +487,7 @@ def gated(folder: Path, baseline: Path | None, *, ci: bool, strict: bool, accept
 
 def compare_runs(before: str, after: str | None, format: str) -> int:
     """Print the newer run with the verdicts about the older one. Returns the exit code."""
-    _check_format(format)
+    check_format(format, FORMATS)
     first = run_folder(before)
     older = load_report(first)
     second = run_folder(after or "last", suite=older.suite)
@@ -577,10 +577,8 @@ def _place(given: Path | None, of_suite: str | Path | None, cases: Sequence[Case
 def print_plan(run: str, drop: float | None, row: str | None) -> None:
     """Print the number of cases that it takes to find a drop, for each row."""
     report = load_report(run_folder(run))
-    if row is not None and row not in report.rows:
-        raise ConfigurationError(
-            f"{row!r} is not a row of the run. Rows: {', '.join(report.rows)}.{nearest(row, report.rows)}"
-        )
+    if row is not None:
+        check_row(row, report)
     if drop is not None and not 0 < drop < math.inf:
         raise ConfigurationError(f"--drop is {drop:g}; expected a number above 0.")
     refused: list[str] = []
@@ -603,6 +601,14 @@ def print_plan(run: str, drop: float | None, row: str | None) -> None:
         raise ConfigurationError("\n".join(refused))
     for problem in refused:
         err.print(Text(visible(problem)), soft_wrap=True)
+
+
+def check_row(row: str, report: Report) -> None:
+    """Raise `ConfigurationError` for a row that the run has not."""
+    if row not in report.rows:
+        raise ConfigurationError(
+            f"{row!r} is not a row of the run. Rows: {', '.join(report.rows)}.{nearest(row, report.rows)}"
+        )
 
 
 def _drops(row: Row, wanted: float | None) -> Sequence[float] | None:

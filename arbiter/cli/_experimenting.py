@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from arbiter._objects import import_from_here
-from arbiter.cli._evaluating import Progress, ends_in_good_order
+from arbiter.cli._evaluating import Progress, ends_in_good_order, summaries
 from arbiter.cli._options import Screen, check_format, check_place, model_given, opened
 from arbiter.cli._store import opened_store
 from arbiter.cli._streams import stdout_for_results
@@ -26,9 +26,8 @@ from arbiter.experiments.plans import COLUMNS, ExperimentPlan
 from arbiter.experiments.results import ENDINGS, load_result
 from arbiter.experiments.runner import FOLDER, LIMITS
 from arbiter.harness import Suite
-from arbiter.harness.journal import run_folder, runs_in, summary_of
+from arbiter.harness.journal import run_folder
 from arbiter.harness.runs import Run
-from arbiter.models import visible
 from arbiter.personas import Persona
 
 FORMATS = ("table", "json")
@@ -235,15 +234,10 @@ def show_run(run: str, format: str, file: Path | None) -> None:
 
 def list_runs() -> None:
     """Print a line for each run."""
-    rows: list[tuple[str, ...]] = []
-    for folder in runs_in(FOLDER):
-        try:
-            found = summary_of(folder)
-        except ConfigurationError as error:  # one broken run hides no other
-            err.print(Text(visible(str(error)), "yellow"))
-            continue
-        done = f"{found.done:,} of {found.total:,}"
-        rows.append((folder.name, found.suite.removeprefix("experiment:"), done, found.state))
+    rows = [
+        (run, found.suite.removeprefix("experiment:"), f"{found.done:,} of {found.total:,}", found.state)
+        for run, found in summaries(FOLDER)
+    ]
     Screen("table").table(("run", "scenario", "environments × arms", "state"), rows)
 
 

@@ -17,7 +17,7 @@ from arbiter._objects import load_graph, load_object
 from arbiter._weaving.graph import facts_channel_of
 from arbiter.cli._evaluating import write_schema
 from arbiter.errors import ConfigurationError
-from arbiter.harness.files import SCHEMA
+from arbiter.harness.files import SCHEMA, suite_files
 from arbiter.harness.targets import TargetFile, target_of
 
 SUITES = Path("suites")
@@ -35,7 +35,7 @@ def write_first_suite(target: str | None, *, github: bool, allow: Sequence[str])
     texts: dict[Path, str] = {}
     if target is not None:
         texts[SUITES / "first.yaml"] = _suite_of(target, allow)
-    elif not github or not any(SUITES.glob("*.y*ml")):
+    elif not github or not suite_files():
         texts[SUITES / "first.yaml"] = _HEADER + _EXAMPLE
         texts[SUITES / "first_agent.py"] = _AGENT
     if github:

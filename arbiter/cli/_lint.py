@@ -9,7 +9,7 @@ from rich.console import Console
 from arbiter._objects import load_graph
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli._models import StandIns
-from arbiter.errors import ConfigurationError
+from arbiter.cli._options import check_format
 from arbiter.linting import to_json, to_mermaid, to_sarif
 from arbiter.linting._table import table
 
@@ -20,8 +20,7 @@ def lint_graph(
     where: str, constitution: str | None, allow: tuple[str, ...], format: str, strict: bool
 ) -> int:
     """Print the findings of the linter. Returns 1 if there are errors (with `strict`, also warnings), else 0."""
-    if format not in FORMATS:
-        raise ConfigurationError(f"--format is {format!r}; expected one of {', '.join(FORMATS)}.")
+    check_format(format, FORMATS)
     graph = load_graph(where)
     arbiter_os = ArbiterOS()
     if constitution is not None:

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -51,7 +51,7 @@ AfterOption = Annotated[
 ]
 
 
-def check_format(format: str, formats: Sequence[str] = FORMATS) -> None:
+def check_format(format: str, formats: Collection[str] = FORMATS) -> None:
     if format not in formats:
         raise ConfigurationError(
             f"--format is {format!r}; expected one of {', '.join(formats)}.{nearest(format, formats)}"

@@ -191,6 +191,11 @@ _PART = re.compile(r"(?:cases|scorers)\[\d+\]|[^.\[]*")
 """The part of a suite file in which a mistake is, by its path. A case and a scorer are parts of their own."""
 
 
+def suite_files() -> list[Path]:
+    """The suites of the project in the working directory: the YAML files in suites/, by name."""
+    return sorted(file for end in ("yaml", "yml") for file in Path("suites").glob(f"*.{end}"))
+
+
 def load_suite(
     path: str | Path,
     *,

@@ -109,6 +109,21 @@ def test_a_pass_mark_that_no_score_can_have_is_refused(pass_at: Any, labels: Pat
         calibrate(suite(), labels, row="polite", pass_at=pass_at)
 
 
+def test_the_command_finds_the_only_suite_also_in_a_file_that_ends_in_yml(
+    labels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "refunds.yml").write_text(
+        "suite: refunds\ntarget: {outputs: out.jsonl}\n"
+        "scorers: [{name: liked, use: matches, pattern: refund}]\ncases: [{id: a, input: refund}]\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "out.jsonl").write_text('{"id": "a", "output": "refund"}\n', encoding="utf-8")
+    text = typed("eval", "calibrate", str(labels), "--row", "liked", "--pass-at", "1", "--judge", "none")
+    assert "wrote calibrations/liked.json" in text
+
+
 @pytest.mark.lengthy
 def test_the_command(labels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

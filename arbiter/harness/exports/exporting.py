@@ -16,6 +16,7 @@ from arbiter.harness.exports.evidence import Evidence
 from arbiter.harness.exports.files import ending, write_rows
 from arbiter.harness.exports.forms import FORMS, ExportOptions, File, part_of
 from arbiter.harness.exports.rewarding import Rewards
+from arbiter.harness.files import suite_files
 from arbiter.harness.journal import FOLDER, run_folder
 from arbiter.harness.writing import write_whole
 
@@ -141,8 +142,7 @@ def _reward_text(evidence: Evidence, options: ExportOptions, place: Path) -> str
 
 def _suite_file(name: str) -> Path:
     """The file in suites/ with the suite of that name."""
-    files = sorted(file for end in ("yaml", "yml") for file in Path("suites").glob(f"*.{end}"))
-    found = [file for file in files if _name_in(file) == name]
+    found = [file for file in suite_files() if _name_in(file) == name]
     if len(found) == 1:
         return found[0]
     raise ConfigurationError(
