@@ -180,8 +180,9 @@ class Treatment:
         self.arbiter_os = ArbiterOS(ledger=ledger if self._treats else None)
         self.gate: PersonaGate | None = None
         self.batches = [make(personas, corrector) for make in corrections.interventions]
-        for one in (one for batch in self.batches for one in batch.interventions):
-            one.repository = one.repository or repository
+        for batch in self.batches:
+            for one in batch.interventions:
+                one.repository = one.repository or repository
         self._repetition: _Repetition | None = None
         if corrections.gate is not None:
             self.gate = PersonaGate(

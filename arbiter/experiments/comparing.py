@@ -15,7 +15,7 @@ from fractions import Fraction
 from statistics import fmean
 from typing import Any
 
-from arbiter.experiments.table1 import LABELS
+from arbiter.experiments.table1 import ALPHA, LABELS
 from arbiter.statistics import (
     MAX_FLIPS,
     PairedTest,
@@ -68,7 +68,7 @@ class MetricComparison:
     @property
     def starred(self) -> bool:
         """True for an unrounded p <= 0.05 of Welch's test, as the paper stars it."""
-        return self.welch is not None and self.welch.p <= 0.05
+        return self.welch is not None and self.welch.p <= ALPHA
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as JSON-able data; an infinite t or d becomes a text."""

@@ -39,7 +39,7 @@ from arbiter.experiments.planning import (
     plan_prompt,
     plan_schema,
 )
-from arbiter.experiments.profiles import Dimension, Profile, profile_of
+from arbiter.experiments.profiles import OPINIONS, Dimension, Profile, profile_of
 from arbiter.experiments.sampling import Directive, Sample, flatten
 from arbiter.harness.cache import FILE, Cache
 from arbiter.harness.canonical import digest
@@ -50,7 +50,6 @@ from arbiter.personas import Persona
 T = TypeVar("T", bound=BaseModel)
 _TRIES = 2
 """How often a person is asked for."""
-_OF_AXES = ("politics", "economics")
 
 
 class FactoryError(ArbiterError, RuntimeError):
@@ -120,8 +119,7 @@ class AgentFactory:
             if self._asking is None:
                 others = default_dimensions(self.profile)
             else:
-                # Axes are a population's politics and economics.
-                areas = [area for area in AREAS if not (self.profile.axes and area in _OF_AXES)]
+                areas = [area for area in AREAS if not (self.profile.axes and area in OPINIONS)]
                 schema = dimensions_schema([each.name for each in own], areas=areas)
                 prompt = dimensions_prompt(self.profile, own, areas)
                 others = self._asking.value("dimensions", schema, prompt).found()

@@ -16,7 +16,7 @@ import yaml
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from pydantic import BaseModel, Field
 
-from arbiter.experiments.profiles import AXES, BIG_FIVE, Dimension, Profile
+from arbiter.experiments.profiles import AXES, BIG_FIVE, OPINIONS, Dimension, Profile
 from arbiter.experiments.sampling import Sample
 from arbiter.harness.canonical import is_mapping
 from arbiter.personas import Persona
@@ -172,8 +172,8 @@ def _data() -> Mapping[str, Any]:
 
 
 def default_dimensions(profile: Profile) -> tuple[Dimension, ...]:
-    """The dimensions of people that no model described. Axes take the place of political opinions."""
-    left_out = {"politics", "economics"} if profile.axes else set[str]()
+    """The dimensions of people that no model described."""
+    left_out = OPINIONS if profile.axes else frozenset[str]()
     return tuple(_dimension(each) for each in _data()["dimensions"] if each["name"] not in left_out)
 
 

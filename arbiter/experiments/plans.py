@@ -7,14 +7,14 @@ to influence: environments, seed, arms, metrics, primary test, level of signific
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from arbiter.errors import ConfigurationError
 from arbiter.experiments.arms import Corrections
-from arbiter.experiments.scenarios import Scenario, is_of_agents
+from arbiter.experiments.scenarios import is_of_agents
 from arbiter.harness.canonical import digest, is_mapping
 from arbiter.harness.writing import write_whole
 
@@ -150,12 +150,6 @@ COLUMNS = (
     "intervention evaluations",
     "scoring calls",
 )
-
-
-def distinct_of(scenario: Scenario, environments: Iterable[int]) -> int:
-    """The number of different agents in these environments."""
-    groups = {scenario.environment(number).group for number in environments}
-    return len(groups) * scenario.group_size
 
 
 def _range(least: int, most: int) -> str:

@@ -144,6 +144,8 @@ AXES: Mapping[str, Axis] = {
     )
 }
 """The axes that a profile may have, by name."""
+OPINIONS = frozenset({"politics", "economics"})
+"""What dimensions are about whose place axes take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

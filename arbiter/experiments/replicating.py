@@ -15,10 +15,9 @@ from arbiter.errors import ConfigurationError, nearest
 from arbiter.experiments.comparing import MetricComparison
 from arbiter.experiments.results import ExperimentResult
 from arbiter.experiments.scenarios import SCENARIOS
-from arbiter.experiments.table import about, group_text, widths_of
+from arbiter.experiments.table import about, cells_of_paper, widths_of
 from arbiter.experiments.table1 import COLUMNS, Table1Row, signed, verify_table1
 from arbiter.models import visible
-from arbiter.statistics import p_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +115,9 @@ def _cells(row: ReplicatedRow) -> list[str]:
     if ours is None:
         cells = ["–"] * 6
     else:
-        cells = [
-            group_text(ours.treatment),
-            group_text(ours.control),
-            "–" if ours.difference is None else signed(ours.difference),
-            "–" if ours.welch is None else p_text(ours.welch.p) + "*" * ours.starred,
-            "–" if ours.d is None else signed(ours.d),
-            f"{len(ours.treatment)}/{len(ours.control)}",
-        ]
+        treatment, control, *others = cells_of_paper(ours)
+        difference = "–" if ours.difference is None else signed(ours.difference)
+        cells = [treatment, control, difference, *others]
     return [published.label, *cells, theirs, mark]
 
 

@@ -26,7 +26,7 @@ from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.experiments.arms import Corrections, NoJudge, Repository, Treatment
 from arbiter.experiments.factory import AgentFactory
 from arbiter.experiments.measuring import MetricScorer, plain_messages
-from arbiter.experiments.plans import ExperimentPlan, distinct_of
+from arbiter.experiments.plans import ExperimentPlan
 from arbiter.experiments.results import METADATA, ExperimentResult
 from arbiter.experiments.scenarios import Scenario, checked_metrics, scenario_of
 from arbiter.experiments.world import ROLE, TURN, Order, Setting, World
@@ -157,7 +157,7 @@ class Experiment:
             pairs=environments * self.runs,
             group_size=scenario.group_size,
             steps=scenario.steps,
-            distinct=distinct_of(scenario, range(environments)),
+            distinct=min(scenario.groups, environments) * scenario.group_size,
             runs=self.runs,
             seed=self.seed,
             order=self.order,

@@ -14,7 +14,7 @@ The prompts and themes are ours. So are the dimensions of the gate in "paper": a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -76,11 +76,7 @@ class Scenario:
             *((name, _is_text(getattr(self, name)), "a text") for name in texts),
             *((name, is_whole(getattr(self, name), least=1), "a whole number from 1") for name in sizes),
             ("steps", is_whole(self.steps, least=2), "a whole number from 2: the introduction and the task"),
-            (
-                "themes",
-                _are_texts(self.themes),
-                "at least one text in a list",
-            ),
+            ("themes", _are_texts(self.themes), "at least one text in a list"),
             ("treatment", isinstance(treatment, Corrections), "Corrections(...)"),
         ):
             if not is_right:
@@ -90,9 +86,8 @@ class Scenario:
             raise ConfigurationError(
                 f"{self._where}task is the same for all {len(self.themes)} themes. Write {THEME} where the theme goes."
             )
-        checked_metrics(self.metrics, self._where)
         object.__setattr__(self, "themes", tuple(self.themes))
-        object.__setattr__(self, "metrics", tuple(name for name in LABELS if name in self.metrics))
+        object.__setattr__(self, "metrics", checked_metrics(self.metrics, self._where))
 
     @property
     def _where(self) -> str:
@@ -173,7 +168,7 @@ def scenario_of(given: Scenario | str, profile: str = "paper") -> Scenario:
     return SCENARIOS[name][profile]
 
 
-def _gate(threshold: float, attempts: int) -> GateConfig:
+def _gate(attempts: int, threshold: float) -> GateConfig:
     return GateConfig(
         gate_adherence_enabled=True,
         gate_adherence_threshold=threshold,
@@ -183,79 +178,8 @@ def _gate(threshold: float, attempts: int) -> GateConfig:
     )
 
 
-def _soon(steps: int) -> dict[str, Any]:
-    """The settings of `variety` with which it is evaluated once, at the head of the last step."""
-    least = steps - 1
-    config = GateConfig(variety_intervention_enabled=True, variety_message_threshold=least)
-    return {"config": config, "stale_after": least - 1}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """A row of the table of scenarios. `attempts` None is a treatment without a gate, `stale` None one without
-    interventions."""
-
-    id: str
-    experiment: str
-    group_size: int
-    groups: int
-    themes: Sequence[str]
-    population: str
-    task: str
-    metrics: Sequence[str] = tuple(LABELS)
-    main_steps: int = 10
-    attempts: int | None = None
-    stale: int | None = None
-    hard: bool = True
-    steps_of_seed: int = 3
-    repetitions: int = 2
-
-    def paper(self) -> Scenario:
-        return self._scenario(
-            "paper",
-            groups=self.groups,
-            themes=self.themes,
-            repetitions=self.repetitions,
-            steps=1 + self.main_steps,
-            treatment=self._treatment(
-                5.0, self.attempts, {} if self.stale is None else {"stale_after": self.stale, "persist": True}
-            ),
-            hard=self.hard,
-            ideas="rapporteur",
-        )
-
-    def seed(self) -> Scenario:
-        return self._scenario(
-            "seed",
-            groups=self.groups * len(self.themes) * self.repetitions,
-            themes=self.themes[:1],
-            repetitions=1,
-            steps=self.steps_of_seed,
-            treatment=self._treatment(
-                7.0,
-                None if self.attempts is None else 2,
-                {} if self.stale is None else _soon(self.steps_of_seed),
-            ),
-            hard=False,
-            ideas="enumerate",
-        )
-
-    def _treatment(self, threshold: float, attempts: int | None, nudging: Mapping[str, Any]) -> Corrections:
-        gate = None if attempts is None else _gate(threshold, attempts)
-        return Corrections(gate, (partial(variety, **nudging),) if nudging else ())
-
-    def _scenario(self, profile: str, **known: Any) -> Scenario:
-        return Scenario(
-            id=self.id,
-            experiment=self.experiment,
-            profile=profile,
-            group_size=self.group_size,
-            population=self.population,
-            intro=INTRO,
-            task=self.task,
-            metrics=self.metrics,
-            **known,
-        )
+def _variety_after(messages: int) -> tuple[Any]:
+    return (partial(variety, stale_after=messages, persist=True),)
 
 
 INTRO = "Welcome. Please introduce yourselves to one another, in a few sentences each."
@@ -277,8 +201,11 @@ _QUESTIONS = (
     "Should there be a limit to immigration?",
 )
 
-_ROWS = (
-    _Row(
+_paper = partial(
+    Scenario, profile="paper", repetitions=2, intro=INTRO, steps=11, hard=True, ideas="rapporteur"
+)
+_PAPER = (
+    _paper(
         id="brainstorming-average",
         experiment="1",
         group_size=5,
@@ -286,10 +213,9 @@ _ROWS = (
         themes=_PRODUCTS,
         population="averageCustomer",
         task=_IDEAS,
-        attempts=5,
-        stale=10,
+        treatment=Corrections(_gate(5, 5.0), _variety_after(10)),
     ),
-    _Row(
+    _paper(
         id="brainstorming-difficult-full",
         experiment="2.1",
         group_size=4,
@@ -297,10 +223,9 @@ _ROWS = (
         themes=_PRODUCTS[:4],
         population="difficultCustomer",
         task=_IDEAS,
-        attempts=2,
-        stale=5,
+        treatment=Corrections(_gate(2, 5.0), _variety_after(5)),
     ),
-    _Row(
+    _paper(
         id="brainstorming-difficult-variety",
         experiment="2.2",
         group_size=4,
@@ -308,10 +233,10 @@ _ROWS = (
         themes=_PRODUCTS[:4],
         population="difficultCustomer",
         task=_IDEAS,
-        stale=5,
+        treatment=Corrections(None, _variety_after(5)),
         hard=False,
     ),
-    _Row(
+    _paper(
         id="debate-controversial",
         experiment="3",
         group_size=5,
@@ -319,13 +244,34 @@ _ROWS = (
         themes=_QUESTIONS,
         population="politicalCompass",
         task=_DEBATE,
-        main_steps=5,
-        attempts=2,
+        steps=6,
+        treatment=Corrections(_gate(2, 5.0)),
         metrics=("adherence", "consistency", "fluency", "convergence"),
-        steps_of_seed=4,
     ),
 )
+
+
+def _seed(paper: Scenario) -> Scenario:
+    """The scenario in the profile "seed"."""
+    steps = 4 if paper.task == _DEBATE else 3
+    waits = steps - 1  # evaluated once, at the head of the last step
+    config = GateConfig(variety_intervention_enabled=True, variety_message_threshold=waits)
+    soon = partial(variety, config=config, stale_after=waits - 1)
+    gate = None if paper.treatment.gate is None else _gate(2, 7.0)
+    return replace(
+        paper,
+        profile="seed",
+        groups=paper.environments,
+        themes=paper.themes[:1],
+        repetitions=1,
+        steps=steps,
+        treatment=Corrections(gate, (soon,) if paper.treatment.interventions else ()),
+        hard=False,
+        ideas="enumerate",
+    )
+
+
 SCENARIOS: Mapping[str, Mapping[str, Scenario]] = {
-    row.id: {"paper": row.paper(), "seed": row.seed()} for row in _ROWS
+    paper.id: {"paper": paper, "seed": _seed(paper)} for paper in _PAPER
 }
 """The scenarios of the paper by id and profile, in the order of its table."""

@@ -125,11 +125,18 @@ def _cells(row: MetricComparison) -> list[str]:
         p, adjusted = _p(row.p), _p(row.adjusted)
     elif row.untested and row.difference is not None:
         delta = signed(row.difference)
-    welch = _NONE if row.welch is None else p_text(row.welch.p) + "*" * row.starred
-    d = _NONE if row.d is None else signed(row.d)
-    counts = f"{len(row.treatment)}/{len(row.control)}"
-    groups = group_text(row.treatment), group_text(row.control)
-    return [row.label, delta, p, adjusted, *groups, welch, d, counts]
+    return [row.label, delta, p, adjusted, *cells_of_paper(row)]
+
+
+def cells_of_paper(row: MetricComparison) -> tuple[str, str, str, str, str]:
+    """The cells as in the paper: mean and sd of both arms, p with its star, d, and the numbers of scores."""
+    return (
+        _group(row.treatment),
+        _group(row.control),
+        _NONE if row.welch is None else p_text(row.welch.p) + "*" * row.starred,
+        _NONE if row.d is None else signed(row.d),
+        f"{len(row.treatment)}/{len(row.control)}",
+    )
 
 
 def _remarks(result: ExperimentResult) -> Iterator[str]:
@@ -172,7 +179,7 @@ def _p(p: float | None) -> str:
     return _NONE if p is None else p_text(p)
 
 
-def group_text(scores: tuple[float, ...]) -> str:
+def _group(scores: tuple[float, ...]) -> str:
     """Mean and standard deviation of scores, as far as there are any."""
     if not scores:
         return _NONE

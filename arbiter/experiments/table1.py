@@ -301,24 +301,25 @@ def verify_table1(scores: str | Path | None = None) -> Table1:
     )
 
 
-class _Stored(BaseModel):
+class _Strict(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class _Stored(_Strict):
     p_value: float
     t_statistic: float
     degrees_of_freedom: float
     effect_size: float
 
 
-class _Metric(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True)
+class _Metric(_Strict):
     level: Literal["agent", "environment"]
     treatment: Annotated[list[int], Field(min_length=2)]
     control: Annotated[list[int], Field(min_length=2)]
     stored_test: _Stored
 
 
-class _Experiment(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True)
+class _Experiment(_Strict):
     scenario: str | None
     treatment: str
     Na: int
@@ -327,15 +328,13 @@ class _Experiment(BaseModel):
     metrics: dict[str, _Metric]
 
 
-class _Provenance(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True)
+class _Provenance(_Strict):
     repo: str
     commit: str
     files_last_changed_on: str
 
 
-class _Scores(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True)
+class _Scores(_Strict):
     provenance: _Provenance
     experiments: dict[str, _Experiment]
 
