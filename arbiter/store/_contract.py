@@ -63,7 +63,7 @@ class EvaluationRepository(CorrectionRepository, InterventionRepository, Protoco
         ...
 
     def add_scores(self, run_id: UUID, results: Iterable[ScorerResult]) -> None:
-        """Add scores to an evaluation."""
+        """Add scores to an evaluation, in one transaction."""
         ...
 
     def runs(
@@ -79,7 +79,7 @@ class EvaluationRepository(CorrectionRepository, InterventionRepository, Protoco
         ...
 
     def scores(self, run_id: UUID) -> list[ScoreRecord]:
-        """The scores of an evaluation."""
+        """The scores of an evaluation, by dimension and proposition."""
         ...
 
     def mark_baseline(self, run_id: UUID, is_baseline: bool = True) -> None:
@@ -101,7 +101,10 @@ class EvaluationRepository(CorrectionRepository, InterventionRepository, Protoco
         ...
 
     def add_messages(self, messages: Iterable[AgentMessage]) -> int:
-        """Add messages. Returns the number of those that were not there yet."""
+        """Add messages. Returns the number of those that were not there yet.
+
+        The same text of an agent in the same channel, kind and time is the same message.
+        """
         ...
 
     def messages(
@@ -111,7 +114,10 @@ class EvaluationRepository(CorrectionRepository, InterventionRepository, Protoco
         ...
 
     def add_calibration(self, row: str, *, version: str, judge: str, n: int, data: Mapping[str, Any]) -> UUID:
-        """Keep the comparison of a judge with people's labels. Returns its id."""
+        """Keep the comparison of a judge with people's labels. Returns its id.
+
+        A row has many: the newest one is that of its judge now.
+        """
         ...
 
     def calibrations(self, row: str | None = None) -> list[CalibrationRecord]:

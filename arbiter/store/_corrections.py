@@ -142,12 +142,12 @@ def intervention_rows(
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Pairs of an agent and the row about it: one for each nudged agent, else one for the only target or,
     with several, for the environment. The first row has the token usage."""
-    ids = {persona.name: persona for persona in personas}
+    by_name = {persona.name: persona for persona in personas}
     alone = evaluated.targets[0] if len(evaluated.targets) == 1 else None
     named: list[str | None] = [*evaluated.nudges] or [alone]
     rows: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for name in named:
-        persona = ids.get(name or "")
+        persona = by_name.get(name or "")
         agent = agent_row(name, persona.id if persona else None, persona, evaluated.channel)
         used = evaluated.token_usage if not rows else NO_TOKENS
         rows.append(

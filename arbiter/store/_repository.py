@@ -20,6 +20,7 @@ from arbiter._threads.forks import new_rlock, renew_in_child
 from arbiter.errors import nearest
 from arbiter.models import total_usage
 from arbiter.personas import GateConfig, GatedAction, Intervened, Persona, ScorerResult, overall_score
+from arbiter.store._contract import EvaluationRepository
 from arbiter.store._corrections import action_of, action_row, agent_row, attempt_rows, intervention_rows
 from arbiter.store._opening import DEFAULT, StoreError, open_store
 from arbiter.store._records import (
@@ -58,8 +59,8 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class SqlRepository:
-    """Evaluations, corrections, settings and messages of agents, in SQLite or PostgreSQL.
+class SqlRepository(EvaluationRepository):
+    """An `EvaluationRepository` in SQLite or PostgreSQL.
 
     `where` is the path of a SQLite file, or a `sqlite:///` or `postgresql://` URL. A new file and an empty
     database get their tables. `now` is the clock; it returns aware times. Threads can share a repository, and
@@ -136,7 +137,6 @@ class SqlRepository:
     def add_agent(
         self, id: str, display_name: str = "", *, system_prompt: str | None = None, kind: str = "agent"
     ) -> None:
-        """Add an agent, or change the one with that id. `kind` is "agent" or "environment"."""
         if not id:
             raise StoreError(f"add_agent: expected an id, got {id!r}.")
         if kind not in ("agent", "environment"):
@@ -185,11 +185,6 @@ class SqlRepository:
         suite: str = "",
         started: datetime | None = None,
     ) -> UUID:
-        """Begin an evaluation, which is stored as `running`. Returns its id.
-
-        `started` is the begin of the whole run of the `suite`: its evaluations that are still `running` from
-        before that time, because their process was killed, become `failed`.
-        """
         unknown = [name for name in dimensions if name not in DIMENSIONS]
         if unknown or not dimensions:
             found = f"got {unknown[0]!r}" if unknown else "got none"
@@ -232,11 +227,6 @@ class SqlRepository:
             return made.scalar_one()
 
     def finish_run(self, run_id: UUID, results: Iterable[ScorerResult] = (), *, problem: str = "") -> None:
-        """End an evaluation: store all scores and its outcome in one transaction.
-
-        With a `problem` it has failed. The overall score is the mean of the dimensions that have one, or the
-        number of ideas if nothing else was scored.
-        """
         found = list(results)
         with self._writing() as connection:
             if self._known_run(connection, run_id).status == "completed":
@@ -257,7 +247,6 @@ class SqlRepository:
             )
 
     def add_scores(self, run_id: UUID, results: Iterable[ScorerResult]) -> None:
-        """Add scores to an evaluation, in one transaction."""
         with self._writing() as connection:
             self._add_scores(connection, run_id, results)
 
@@ -291,7 +280,6 @@ class SqlRepository:
         status: Status | None = None,
         suite: str | None = None,
     ) -> list[EvaluationRecord]:
-        """The evaluations that fit all that is given, the oldest first."""
         query = select(EvaluationRun.__table__).order_by(EvaluationRun.created_at, EvaluationRun.id)
         query = _within(query, EvaluationRun, EvaluationRun.created_at, agent_id, since, until)
         if status is not None:
@@ -302,7 +290,6 @@ class SqlRepository:
             return [_run_of(row) for row in connection.execute(query).mappings()]
 
     def scores(self, run_id: UUID) -> list[ScoreRecord]:
-        """The scores of an evaluation, by dimension and proposition."""
         columns = [getattr(EvaluationScore, field.name) for field in fields(ScoreRecord)]
         query = (
             select(*columns)
@@ -313,7 +300,6 @@ class SqlRepository:
             return [ScoreRecord(**row) for row in connection.execute(query).mappings()]
 
     def mark_baseline(self, run_id: UUID, is_baseline: bool = True) -> None:
-        """Mark a completed evaluation as a baseline, or no longer."""
         with self._writing() as connection:
             status = self._known_run(connection, run_id).status
             if is_baseline and status != "completed":
@@ -346,7 +332,6 @@ class SqlRepository:
     def corrections(
         self, agent_id: str | None = None, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[GatedAction]:
-        """The actions that went through a gate, the oldest first. `GateStatistics.of` sums them up."""
         query = (
             select(CorrectionLog.__table__, Agent.display_name, Agent.kind, Run.thread_id)
             .join(Agent, Agent.id == CorrectionLog.agent_id)
@@ -380,7 +365,6 @@ class SqlRepository:
     # Settings
 
     def config(self, agent_id: str) -> GateConfig:
-        """The corrections of an agent: all defaults if none were set."""
         with self._reading() as connection:
             return self._config(connection, agent_id)
 
@@ -393,7 +377,6 @@ class SqlRepository:
         return GateConfig() if found is None else GateConfig(**found)
 
     def set_config(self, agent_id: str, config: GateConfig | None = None, **changes: Any) -> GateConfig:
-        """Set the corrections of an agent: all of `config`, or the settings that are named. Returns them."""
         for name in changes:
             if name not in SETTINGS:
                 raise StoreError(
@@ -409,10 +392,6 @@ class SqlRepository:
     # Messages
 
     def add_messages(self, messages: Iterable[AgentMessage]) -> int:
-        """Add messages. Returns the number of those that were not there yet.
-
-        The same text of an agent in the same channel, kind and time is the same message.
-        """
         rows = {row["id"]: row for row in map(_message_row, messages)}
         with self._writing() as connection:
             for agent_id in dict.fromkeys(row["agent_id"] for row in rows.values()):
@@ -432,7 +411,6 @@ class SqlRepository:
     def messages(
         self, agent_id: str | None = None, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[AgentMessage]:
-        """The messages of an agent, or of all, the oldest first."""
         columns = [getattr(Message, field.name) for field in fields(AgentMessage)]
         query = select(*columns).order_by(Message.at, Message.id)
         query = _within(query, Message, Message.at, agent_id, since, until)
@@ -442,10 +420,6 @@ class SqlRepository:
     # Calibrations
 
     def add_calibration(self, row: str, *, version: str, judge: str, n: int, data: Mapping[str, Any]) -> UUID:
-        """Keep the comparison of a judge with people's labels. Returns the id of its row.
-
-        A row has many: the newest one is that of its judge now.
-        """
         values = {"row": row, "version": version, "judge": judge, "n": n, "data": dict(data)}
         with self._writing() as connection:
             made = connection.execute(
@@ -454,7 +428,6 @@ class SqlRepository:
             return made.scalar_one()
 
     def calibrations(self, row: str | None = None) -> list[CalibrationRecord]:
-        """The calibrations of a row, or of all, the oldest first."""
         columns = [getattr(CalibrationRow, field.name) for field in fields(CalibrationRecord)]
         query = select(*columns).order_by(CalibrationRow.created_at, CalibrationRow.id)
         if row is not None:

@@ -28,12 +28,8 @@ _LAZY = {
     "LangfuseScores": ("_langfuse", "langfuse", "langfuse"),
     "LangSmithScores": ("_langsmith", "langsmith", "langsmith"),
 }
-"""The names that need an extra: their modules, the packages that they need, and the extras."""
-
-_OF_LEDGERS = frozenset(
-    {"BatchRefused", "Delivery", "ExportedScore", "ReceiverBusy", "ReceiverError", "Refusal", "ScoreReceiver"}
-)
-"""The names that need a ledger."""
+"""The names that need an extra of their own: their modules, the packages that they need, and the extras. The others
+need a ledger."""
 
 __all__ = [
     "BatchRefused",
@@ -51,10 +47,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import what needs an extra when it is asked for, so that each needs its own only."""
-    if name in _OF_LEDGERS:
-        return getattr(importlib.import_module("arbiter.ledger._receivers"), name)
-    if name not in _LAZY:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LAZY:
+        return getattr(importlib.import_module("arbiter.ledger._receivers"), name)
     module, package, extra = _LAZY[name]
     try:
         return getattr(importlib.import_module(f"{__name__}.{module}"), name)

@@ -87,7 +87,18 @@ def evaluations_of(
 
 
 def _event(name: str, about: tuple[str, ...], attributes: Mapping[str, Any]) -> Event:
-    return Event(name, about, {name: value for name, value in attributes.items() if value is not None})
+    return Event(name, about, known(attributes))
+
+
+def known(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that have a value."""
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def tasks_around(namespace: str) -> Iterator[str]:
+    """The ids of the tasks in which the graph with this namespace runs, the innermost first."""
+    for place in reversed(namespace.split("|")):
+        yield place.rpartition(":")[2]
 
 
 def log_record(span: SpanContext, context: Context, event: Event, at: int | None = None) -> LogRecord:

@@ -42,7 +42,7 @@ from arbiter.ledger._entries import ITEMS, VERDICT, columns_of, scores_of, times
 from arbiter.ledger._exporting import RecordedThread, Records
 from arbiter.ledger._stored import record_of
 from arbiter.telemetry import _names as names
-from arbiter.telemetry._events import decisions_of, evaluations_of, log_record
+from arbiter.telemetry._events import decisions_of, evaluations_of, known, log_record, tasks_around
 
 _BATCH = 512
 _DECIDED = slice(VERDICT, VERDICT + 3)
@@ -219,7 +219,7 @@ def _spans(
         root,
         _context(trace, parent) if parent.strip("0") else None,
         resource,
-        _there(attributes),
+        known(attributes),
         kind=SpanKind.INTERNAL,
         status=Status(StatusCode.ERROR if own.get("outcome") == "failed" else StatusCode.UNSET),
         start_time=int(own.get("began", min(begins, default=end))) * 1000,
@@ -267,7 +267,7 @@ def _node(
         context,
         parent,
         resource,
-        _there(attributes),
+        known(attributes),
         kind=SpanKind.INTERNAL,
         status=Status(StatusCode.ERROR if status == "failed" else StatusCode.UNSET),
         start_time=begin,
@@ -308,11 +308,8 @@ def _judgements(body: Body) -> Iterator[tuple[str, bool, str]]:
 
 def _around(body: Body, tasks: Mapping[str, SpanContext]) -> SpanContext | None:
     """The span of the node that the node run's graph is in."""
-    namespace: str = body.get("namespace") or ""
-    for place in reversed(namespace.split("|")) if namespace else ():
-        if (found := tasks.get(place.rpartition(":")[2])) is not None:
-            return found
-    return None
+    around = tasks_around(body.get("namespace") or "")
+    return next((tasks[task] for task in around if task in tasks), None)
 
 
 def _context(trace: str, span: str) -> SpanContext:
@@ -322,7 +319,3 @@ def _context(trace: str, span: str) -> SpanContext:
 def _derived(ledger: str, name: str, digits: int) -> str:
     """An id of that many hex digits, which is the same each time."""
     return sha256(f"{ledger} {name}".encode()).hexdigest()[:digits]
-
-
-def _there(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in attributes.items() if value is not None}

@@ -22,7 +22,15 @@ from arbiter.instructions import TOOL_CALL
 from arbiter.listening import ExecutionInfo, HistoryListener
 from arbiter.redaction import ContentRedactor
 from arbiter.telemetry import _names as names
-from arbiter.telemetry._events import Event, Text, decisions_of, evaluations_of, log_record, no_text
+from arbiter.telemetry._events import (
+    Event,
+    Text,
+    decisions_of,
+    evaluations_of,
+    log_record,
+    no_text,
+    tasks_around,
+)
 
 if TYPE_CHECKING:
     from arbiter.ledger import Health, Ledger
@@ -296,9 +304,8 @@ class OpenTelemetry(HistoryListener):
 
     def _around(self, namespace: str, execution: ExecutionInfo) -> _Open | None:
         """The span of the node that the graph with this namespace is in."""
-        for place in reversed(namespace.split("|")):
-            outer = self._runs.get((execution.id, place.rpartition(":")[2]))
-            if outer is not None:
+        for task in tasks_around(namespace):
+            if (outer := self._runs.get((execution.id, task))) is not None:
                 outer.has_inner = True
                 return outer
         return None
