@@ -64,7 +64,9 @@ class Jobs:
                 job.result = work(progress)
             except ArbiterError as error:
                 job.problem = str(error)
-            except Exception as error:  # a ledger that was changed beyond reading, a class of the user's
+            except (
+                BaseException
+            ) as error:  # a changed ledger may raise anything, and a user's module call sys.exit
                 job.problem = describe(error)
             job.ended = datetime.now(UTC)
 

@@ -336,6 +336,24 @@ def test_a_replay_of_another_constitution_links_what_differs(tmp_path: Path) -> 
 
 
 @pytest.mark.lengthy
+def test_a_replay_whose_rules_leave_python_fails_and_another_one_can_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module of rules may call `sys.exit`, such as for a missing setting."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "leaving_rules.py").write_text("raise SystemExit('KEY is not set')\n", encoding="utf-8")
+    pack = tmp_path / "pack.yaml"
+    pack.write_text("version: 1\nname: p\ncheckers: [{name: a, use: leaving_rules.Rule}]\n", encoding="utf-8")
+    with (
+        recorded(tmp_path / "l.db", 1) as ledger,
+        opened(ledger, constitution=str(pack), allow=["leaving_rules."]) as (_, client),
+    ):
+        first = begin(client, "/replay")
+        assert "KEY is not set" in text_of(finished(client, first))
+        assert begin(client, "/replay").url != first.url
+
+
+@pytest.mark.lengthy
 def test_without_a_constitution_the_page_says_how_to_get_a_replay(tmp_path: Path) -> None:
     with recorded(tmp_path / "l.db", 1) as ledger, opened(ledger) as (_, client):
         assert "arbiter view -c DIR" in text_of(client.get("/replay").text)
