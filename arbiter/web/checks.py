@@ -8,12 +8,12 @@ from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from arbiter.errors import ConfigurationError
 from arbiter.ledger import ReplayReport
-from arbiter.web.context import ViewerContext, form_of
+from arbiter.web.context import ViewerContext, form_of, redirect
 from arbiter.web.jobs import Jobs
 
 FINDINGS = 500
@@ -47,7 +47,7 @@ def _pages(
                 request, f"{name}.html", 400, job=None, jobs=jobs.newest(), problem=str(error)
             )
         job = jobs.begin(work, about=about, by=str(request.scope["state"]["user"].name))
-        return RedirectResponse(f"{request.scope.get('root_path', '')}/{name}/{job.id}", 303)
+        return redirect(request, f"/{name}/{job.id}")
 
     def one(request: Request) -> Response:
         job = jobs.find(request.path_params["id"])
@@ -78,7 +78,7 @@ def _finder(context: ViewerContext) -> Callable[[Request], Response]:
             raise HTTPException(404, str(error)) from None
         seq = reader.find_task(thread["id"], request.query_params.get("task", ""))
         place = f"/threads/{thread['ref']}" + ("" if seq is None else f"/items/{seq}")
-        return RedirectResponse(request.scope.get("root_path", "") + place, 303)
+        return redirect(request, place)
 
     return find
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.reports.page import shown
@@ -64,22 +64,16 @@ class ViewerContext:
     """The paths and names of the pages that each page links."""
     environment: Environment = field(default_factory=lambda: environment())
 
-    def page(
-        self,
-        request: Request,
-        template: str,
-        status_code: int = 200,
-        /,
-        **values: Any,
-    ) -> Response:
+    def page(self, request: Request, template: str, status_code: int = 200, /, **values: Any) -> Response:
         """The page of a template. `user`, `csrf`, `root`, `health` and `viewer` are there for all of them."""
         state: Mapping[str, Any] = request.scope.get("state") or {}
+        root = request.scope.get("root_path", "")
         text = self.environment.get_template(template).render(
             user=state.get("user"),
             csrf=state.get("csrf", ""),
             newest=state.get("newest", 0),
-            root=request.scope.get("root_path", ""),
-            here=request.url.path.removeprefix(request.scope.get("root_path", "")),
+            root=root,
+            here=request.url.path.removeprefix(root),
             health=self.ledger.health(),
             viewer=self,
             **values,
@@ -101,6 +95,11 @@ def form_of(request: Request) -> Mapping[str, str]:
     return form
 
 
+def redirect(request: Request, path: str) -> Response:
+    """Send the browser to another page of the viewer."""
+    return RedirectResponse(request.scope.get("root_path", "") + path, 303)
+
+
 def environment() -> Environment:
     """The templates of the viewer. Everything is escaped, and an undefined name is an error."""
     made = Environment(
@@ -115,15 +114,13 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    defaults: dict[str, Any] = {"exported": False}
-    made.globals.update(defaults)
-    made.filters["shown"] = shown
     made.filters.update(
+        shown=shown,
         line=line,
         lines=lines,
         shown_names=shown_names,
         moment=moment,
-        iso=iso,
+        iso=datetime.isoformat,
         lasted=duration_text,
         count="{:,}".format,
     )
@@ -157,7 +154,3 @@ def shown_names(drawing: Mapping[str, Any]) -> Any:
 def moment(when: datetime) -> str:
     """A time in UTC to the second, with its zone."""
     return when.strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def iso(when: datetime) -> str:
-    return when.isoformat()

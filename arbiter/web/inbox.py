@@ -15,13 +15,13 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from arbiter.errors import ConfigurationError
 from arbiter.web.access import User
 from arbiter.web.answering import LATE, Answering, LateAnswer
-from arbiter.web.context import ViewerContext, form_of
+from arbiter.web.context import ViewerContext, form_of, redirect
 from arbiter.web.questions import InvalidAnswer, Question, Questions, Stamp, edited
 from arbiter.web.thread import found_thread
 
@@ -163,7 +163,7 @@ class Inbox:
             return self._late(request)
         except InvalidAnswer as error:
             return self._page_of(request, found[0], form=form, problems=error.problems)
-        return RedirectResponse(f"{request.scope.get('root_path', '')}/inbox", 303)
+        return redirect(request, "/inbox")
 
     def _read(self, question: Question, user: User, form: Mapping[str, str]) -> tuple[str, Any]:
         """The answer in a form, and the word for it. Its author is the user."""

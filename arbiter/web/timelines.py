@@ -9,7 +9,7 @@ from typing import Any
 
 from arbiter.ledger._contents import said
 from arbiter.ledger._entries import ITEMS, checks_of, routes_of, times_of
-from arbiter.ledger._reading import Entry, time_of
+from arbiter.ledger._reading import Entry
 from arbiter.web.drawing import target_of
 
 
@@ -26,7 +26,6 @@ class Run:
     target: str | None
     why: str
     attempt: int
-    at: datetime
     seconds: float
     share: float
     lowest: tuple[str, float, bool | None] | None
@@ -49,7 +48,6 @@ class Remark:
     """An entry that is no node run: an answer, the end of an execution, a gap, an erasure."""
 
     seq: int
-    kind: str
     at: datetime
     text: str
 
@@ -61,7 +59,7 @@ def timeline_of(entries: Sequence[Entry]) -> list[Step | Remark]:
     for entry in entries:
         body = entry.body
         if entry.kind not in ITEMS:
-            found.append(Remark(seq=entry.seq, kind=entry.kind, at=entry.at, text=_remark(entry.kind, body)))
+            found.append(Remark(seq=entry.seq, at=entry.at, text=_remark(entry.kind, body)))
             continue
         place = {
             "number": body.get("step", 0),
@@ -78,7 +76,7 @@ def timeline_of(entries: Sequence[Entry]) -> list[Step | Remark]:
 
 def _run(entry: Entry, longest: int) -> Run:
     body = entry.body
-    began, seconds = times_of(body)
+    _, seconds = times_of(body)
     decision: Mapping[str, Any] = body.get("decision") or {}
     policy = decision.get("policy")
     reasons: Mapping[str, str] = said(entry.contents.get("reasons")) or {}
@@ -94,7 +92,6 @@ def _run(entry: Entry, longest: int) -> Run:
         target=target_of(body),
         why=reasons.get(str(policy)) or said(entry.contents.get("error")) or "",
         attempt=int(body.get("attempt", 1)),
-        at=time_of(round(began * 1_000_000)),
         seconds=seconds,
         share=round(100 * body.get("took", 0) / longest, 1) if longest else 0.0,
         lowest=min(entry.scores, key=lambda score: score[1], default=None),
