@@ -12,8 +12,8 @@ from typing import Any
 import typer
 
 from arbiter._objects import import_from_here
-from arbiter.cli._evaluating import check_row
 from arbiter.cli._options import check_place, model_given
+from arbiter.cli._runs import check_row
 from arbiter.cli._store import opened_store
 from arbiter.cli._streams import stdout_for_results
 from arbiter.errors import ConfigurationError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from arbiter.cli._evaluating import err, gated
+from arbiter.cli._progress import err
+from arbiter.cli._runs import gated
 from arbiter.errors import ConfigurationError
 from arbiter.harness.journal import run_folder, runs_in, summary_of
 from arbiter.harness.reports.github import OF_SUMMARY, PullRequest, render

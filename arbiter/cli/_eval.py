@@ -161,7 +161,7 @@ def show(
     format: Format = "table",
 ) -> None:
     """Print the report of a run, or all about one of its cases."""
-    from arbiter.cli._evaluating import show_case, show_run
+    from arbiter.cli._runs import show_case, show_run
 
     if case is None:
         show_run(run, format)
@@ -172,7 +172,7 @@ def show(
 @eval_app.command("list")
 def list_() -> None:
     """List the runs, the newest last."""
-    from arbiter.cli._evaluating import list_runs
+    from arbiter.cli._runs import list_runs
 
     list_runs()
 
@@ -180,7 +180,7 @@ def list_() -> None:
 @eval_app.command()
 def report(run: Run = "last", out: Out = None, format: Format = "table") -> None:
     """Write the report of a run to a file, or print it in a form."""
-    from arbiter.cli._evaluating import show_run, write_report
+    from arbiter.cli._runs import show_run, write_report
 
     if out is None:
         show_run(run, format)
@@ -198,7 +198,7 @@ def gate(
     format: Format = "table",
 ) -> None:
     """Compare a run with a baseline again. Nothing is run."""
-    from arbiter.cli._evaluating import gate_run
+    from arbiter.cli._runs import gate_run
 
     raise typer.Exit(gate_run(run, baseline, format, ci=ci, strict=strict, accept_changed=accept_changed))
 
@@ -237,7 +237,7 @@ def compare(
     format: Format = "table",
 ) -> None:
     """Compare two runs, as the gate compares a run with a baseline. Nothing is run."""
-    from arbiter.cli._evaluating import compare_runs
+    from arbiter.cli._runs import compare_runs
 
     raise typer.Exit(compare_runs(before, after, format))
 
@@ -251,7 +251,7 @@ def baseline(
     allow: Allow = None,
 ) -> None:
     """Measure a suite and write its baseline."""
-    from arbiter.cli._evaluating import write_baseline
+    from arbiter.cli._baselining import write_baseline
 
     write_baseline(suite, out, update=update, repeats=repeats, allow=tuple(allow or ()))
 
@@ -263,7 +263,7 @@ def plan_(
     row: Annotated[str | None, typer.Option(help="One row; all by default.")] = None,
 ) -> None:
     """Print how many cases it takes to find a drop, from the noise of a run."""
-    from arbiter.cli._evaluating import print_plan
+    from arbiter.cli._runs import print_plan
 
     print_plan(run, drop, row)
 

@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.text import Text
 
 from arbiter._objects import import_from_here
-from arbiter.cli._evaluating import Progress, ends_in_good_order, summaries
 from arbiter.cli._options import Screen, check_format, check_place, model_given, opened
+from arbiter.cli._progress import Progress, ends_in_good_order
+from arbiter.cli._runs import summaries
 from arbiter.cli._store import opened_store
 from arbiter.cli._streams import stdout_for_results
 from arbiter.errors import ArbiterWarning, ConfigurationError

@@ -17,9 +17,9 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from arbiter.cli._evaluating import Progress
 from arbiter.cli._experimenting import FORMATS, Places, Settings, err, exit_code, prepared, recording
 from arbiter.cli._options import check_format
+from arbiter.cli._progress import Progress
 from arbiter.cli._streams import stdout_for_results
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.experiments import ExperimentResult

@@ -1,0 +1,86 @@
+"""`arbiter eval baseline`: a suite is measured, or a run taken, and its baseline written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from rich.text import Text
+
+from arbiter._objects import import_from_here
+from arbiter.cli._progress import Progress, ends_in_good_order, err
+from arbiter.cli._runs import out
+from arbiter.cli._streams import stdout_for_results
+from arbiter.errors import ConfigurationError
+from arbiter.harness.agent_baselines import baseline_files
+from arbiter.harness.cases import Case
+from arbiter.harness.files import load_suite
+from arbiter.harness.journal import run_folder, runs_of
+from arbiter.harness.reports.report import Report, load_report
+from arbiter.models import visible
+
+_LAST = 5
+"""The runs of a suite among which a baseline should not be the best one."""
+
+
+def write_baseline(name: str, path: Path | None, *, update: bool, repeats: int, allow: Sequence[str]) -> None:
+    """Measure a suite, or take a run, and write the baseline."""
+    if Path(name).is_file() or Path(name).suffix in (".yaml", ".yml"):
+        import_from_here()
+        with stdout_for_results():
+            suite = load_suite(name, allow=allow)
+        suite = replace(suite, repeats=repeats)
+        place = _place(path, suite.gate.baseline, suite.cases, update)
+        progress = Progress()
+        with ends_in_good_order(), stdout_for_results():
+            report = replace(suite, gate=replace(suite.gate, baseline=None)).run(progress=progress)
+        progress.end()
+    else:
+        report = load_report(run_folder(name))
+        place = _place(path, report.gate.baseline, report.cases, update)
+        _warn_of_the_best(report)
+    moved = report.save_baseline(place, update=update)
+    for line in moved:
+        out.print(Text(visible(line)))
+    out.print(Text(f"wrote {place}"))
+
+
+def _warn_of_the_best(report: Report) -> None:
+    """Say it if a run has the highest mean of the last ones of its suite: its luck would stay in the baseline."""
+    folders = (folder for folder in runs_of(report.suite) if folder.name != report.run_id)
+    others = [load_report(folder) for folder in islice(folders, _LAST - 1)]
+    best = [
+        name
+        for name, row in report.rows.items()
+        if row.mean is not None
+        and (means := [m for run in others if name in run.rows and (m := run.rows[name].mean) is not None])
+        and row.mean > max(means)
+    ]
+    if best:
+        err.print(
+            Text(
+                f"{report.run_id} has the highest mean of the last {len(others) + 1} runs for {', '.join(best)}: "
+                "a lucky baseline makes later runs fail. Measure anew: arbiter eval baseline SUITE",
+                "yellow",
+            ),
+            soft_wrap=True,
+        )
+
+
+def _place(given: Path | None, of_suite: str | Path | None, cases: Sequence[Case], update: bool) -> Path:
+    """The file of a baseline, or the folder for agents. Mistakes in it are reported before anything is measured."""
+    if given is None and of_suite is None:
+        raise ConfigurationError(
+            "the suite's gate names no baseline. Name a file: --out baselines/SUITE.json."
+        )
+    place = Path(given or of_suite or "")
+    if given is None:
+        (place if str(of_suite).endswith("/") else place.parent).mkdir(parents=True, exist_ok=True)
+    if not place.parent.is_dir():
+        raise ConfigurationError(f"{place}: the folder {str(place.parent)!r} does not exist. Make it first.")
+    for file in baseline_files(place, cases).values():
+        if file.exists() and not update:
+            raise ConfigurationError(f"{file} is there already. Replace it with --update.")
+    return place
