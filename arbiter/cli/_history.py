@@ -20,6 +20,7 @@ NOTHING = "nothing is recorded yet"
 _SECONDS = 5.0
 """The time in which a screen of items is filled."""
 _FILTERS = ("node", "policy", "verdict", "status", "evaluator", "below")
+_TIMES = ("since", "until")
 _HINT = (
     "arbiter history THREAD shows one; --node, --policy, --verdict, --status, --evaluator NAME --below N, "
     "--since, --until find items."
@@ -31,12 +32,18 @@ _DECIDED = {"deny": "denied", "ask": "asked", "allow": "allowed"}
 def show_history(
     where: str, thread: str | None, *, run: int | None, follow: bool, format: str, **wanted: Any
 ) -> int:
-    """Print a table of threads; with a filter, a table of items; with a thread, its history."""
+    """Print a table of threads, or the history of one; with a filter, or of one thread in a time, a table of items."""
     screen = Screen(format)
-    filters = {name: wanted[name] for name in _FILTERS if wanted[name] is not None}
+    given = {name for name, value in wanted.items() if value is not None}
+    filters = given.intersection(_FILTERS)
+    finds_items = bool(filters or (thread is not None and given.intersection(_TIMES)))
     if thread is None and (follow or run is not None):
         raise ConfigurationError("--follow and --run are about one thread: arbiter history THREAD --follow")
-    if thread is not None and wanted["after"] is not None and not filters:
+    if run is not None and finds_items:
+        raise ConfigurationError(
+            "--run shows a run of a thread whole; leave it out to find items of the thread."
+        )
+    if thread is not None and "after" in given and not finds_items:
         raise ConfigurationError("--after goes on with a page of threads or items; a thread is shown whole.")
     if follow and (filters or run is not None or format == "json"):
         raise ConfigurationError("--follow shows a whole thread, as a table or as jsonl.")
@@ -48,9 +55,9 @@ def show_history(
             screen.say(NOTHING)
         elif thread is not None and follow:
             _follow(ledger, thread, screen)
-        elif thread is not None and not filters:
+        elif thread is not None and not finds_items:
             _thread(ledger, thread, run, screen)
-        elif filters:
+        elif finds_items:
             _items(ledger, {"thread_id": thread, **wanted}, screen, where)
         else:
             _threads(ledger, wanted, screen, where)
@@ -181,7 +188,8 @@ def _say_next(screen: Screen, cursor: str | None, wanted: Mapping[str, Any], whe
     for name, value in given.items():
         if value is not None:
             words += [f"--{name}", shlex.quote(str(value))]
-    screen.say(f"Next: {' '.join(words)}{option_of(where)}")
+    form = "" if screen.format == "table" else f" --format {screen.format}"
+    screen.say(f"Next: {' '.join(words)}{option_of(where)}{form}")
 
 
 def _thread(ledger: Ledger, thread: str, run: int | None, screen: Screen) -> None:

@@ -101,7 +101,7 @@ def list_runs() -> None:
 
 
 def summaries(folder: Path) -> Iterator[tuple[str, Summary]]:
-    """The runs in a folder by their ids, the newest last. One that cannot be read is reported, and hides no other."""
+    """The runs in a folder by their ids, the newest last. A run that cannot be read is reported, and hides no other."""
     for run in runs_in(folder):
         try:
             found = summary_of(run)

@@ -145,7 +145,7 @@ AXES: Mapping[str, Axis] = {
 }
 """The axes that a profile may have, by name."""
 OPINIONS = frozenset({"politics", "economics"})
-"""What dimensions are about whose place axes take."""
+"""The dimensions, and the areas of dimensions, in whose place a profile may have axes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from rich.console import Console
 from arbiter import ArbiterOS, ConfigurationError, History, PolicyViolationError, ThresholdEvaluator
 from arbiter.ledger import Ledger
 from tests import docs_check
-from tests.cli.cli_support import refused, started, typed
+from tests.cli.cli_support import invoked, refused, started, typed
 from tests.ledger.ledger_support import KEY, conf, payments, sql
 from tests.processes import python
 from tests.support import Check
@@ -111,6 +111,8 @@ def test_the_command_that_a_page_names_shows_the_next_page(folder: Path) -> None
             seen += [cells(line)[len(question) // 2] for line in lines if re.search(r"\bt\d\d\b", line)]
             arguments = tuple(last.split()[2:]) if last.startswith("Next: ") else ()
         assert seen == [f"t{number:02}" for number in reversed(range(60))]
+    page = invoked("history", "--ledger", "many.db", "--format", "jsonl")
+    assert page.stderr.splitlines()[-1].endswith(" --ledger many.db --format jsonl")
 
 
 @pytest.mark.lengthy
@@ -146,6 +148,16 @@ def test_history_shows_one_run_of_a_thread(folder: Path) -> None:
     newest = json.loads(typed("history", "pay-1", "--run", "-1", "--format", "json"))
     assert [item["id"] for item in whole] == [item["id"] for item in (*first, *newest)]
     assert "has no run 3; it has 2" in refused("history", "pay-1", "--run", "3")
+
+
+def test_history_of_a_thread_in_a_time_shows_the_items_of_that_time(folder: Path) -> None:
+    assert typed("history", "pay-1", "--since", "7d").splitlines()[-1] == "4 items."
+    assert json.loads(typed("history", "pay-1", "--until", "2020-01-01", "--format", "json")) == []
+
+
+def test_history_of_one_run_takes_no_filter_of_items(folder: Path) -> None:
+    said = refused("history", "pay-1", "--run", "1", "--node", "pay")
+    assert said == "--run shows a run of a thread whole; leave it out to find items of the thread."
 
 
 @pytest.mark.lengthy
