@@ -36,6 +36,8 @@ Allow = Annotated[
 ]
 Run = Annotated[str, typer.Argument(help="The id of a run, a suite for its newest run, or last.")]
 Format = Annotated[str, typer.Option(help="table, json, md, html or junit.")]
+Repeats = Annotated[int | None, typer.Option(help="How often each case runs.", **_WHOLE)]
+OfSuite = Annotated[Path | None, typer.Option(help="The baseline; by default that of the suite.")]
 Ci = Annotated[
     bool, typer.Option("--ci", help="Fail without a baseline; with one, thresholds do not decide.")
 ]
@@ -79,7 +81,7 @@ def run(
         str | None, typer.Option(help="The end of that time, such as 2026-11-23T00:00:00Z.")
     ] = None,
     threshold: Annotated[float | None, typer.Option(help="The lowest mean of rows from 0 to 9.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="How often each case runs.", **_WHOLE)] = None,
+    repeats: Repeats = None,
     votes: Annotated[
         int | None, typer.Option(help="How often judges are asked each question.", **_WHOLE)
     ] = None,
@@ -144,7 +146,7 @@ def run(
 def record(
     suites: Suites = None,
     all_: Annotated[bool, typer.Option("--all", help="Ask everything again.")] = False,
-    repeats: Annotated[int | None, typer.Option(help="How often each case runs.", **_WHOLE)] = None,
+    repeats: Repeats = None,
     allow: Allow = None,
 ) -> None:
     """Run suites, and keep every answer in recordings/; only what is missing or stale is asked."""
@@ -191,7 +193,7 @@ def report(run: Run = "last", out: Out = None, format: Format = "table") -> None
 @eval_app.command()
 def gate(
     run: Run = "last",
-    baseline: Annotated[Path | None, typer.Option(help="The baseline; by default that of the suite.")] = None,
+    baseline: OfSuite = None,
     ci: Ci = False,
     strict: Strict = False,
     accept_changed: AcceptChanged = False,
@@ -213,7 +215,7 @@ def comment(
         int | None,
         typer.Option(help="The number of the pull request; without it the comment is printed.", min=1),
     ] = None,
-    baseline: Annotated[Path | None, typer.Option(help="The baseline; by default that of the suite.")] = None,
+    baseline: OfSuite = None,
     ci: Ci = False,
     strict: Strict = False,
     accept_changed: AcceptChanged = False,

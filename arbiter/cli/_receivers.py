@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from arbiter.cli._options import Screen, moment, number_of, opened
 from arbiter.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from arbiter.ledger import Ledger
     from arbiter.ledger._outbox import ReceiverState
     from arbiter.ledger._sending import Export
     from arbiter.telemetry import ScoreReceiver
@@ -29,12 +29,12 @@ def send_scores(where: str, to: str, *, follow: bool) -> int:
     screen = Screen("table")
     receiver = _receiver(to)
     with opened(where) as ledger:
-        refused, problem = _refused(ledger.receivers(), receiver), None
+        before, problem = _states(ledger, receiver), None
         try:
             export = ledger.export_to(receiver, follow=follow)
             if follow:
-                screen.say(f"{receiver.name} gets the scores of {where}; stop with Ctrl+C")
                 with suppress(KeyboardInterrupt):
+                    screen.say(f"{receiver.name} gets the scores of {ledger.where}; stop with Ctrl+C")
                     while export.is_running:
                         time.sleep(0.5)
                 export.stop()
@@ -44,19 +44,19 @@ def send_scores(where: str, to: str, *, follow: bool) -> int:
             problem = f"{error} What was not taken stays in the ledger; the next export goes on there."
         except ReceiverError as error:
             problem = str(error)
-        states = ledger.receivers()
+        states = _states(ledger, receiver)
     if problem is not None:
         Screen("jsonl").say(f"{receiver.name}: {problem}")
-    is_worse = _refused(states, receiver) > refused
     for state in states:
-        if state.receiver == receiver.name and state.waiting:
+        if state.waiting:
             screen.say(
                 f"To be sent again, because the run is not there yet: {number_of(state.waiting, 'score')}."
             )
-        if state.receiver == receiver.name and state.refusals:
+        if state.refusals:
             screen.say(f"Refused in all: {number_of(state.refused, 'score')}. The newest refusals:")
             rows = [(moment(at), count, why) for at, count, why in state.refusals[:_SHOWN]]
             screen.table(("at", ">scores", "why"), rows)
+    is_worse = sum(state.refused for state in states) > sum(state.refused for state in before)
     return 1 if problem is not None or is_worse else 0
 
 
@@ -69,8 +69,8 @@ def _receiver(to: str) -> ScoreReceiver:
         raise ConfigurationError(str(error)) from error
 
 
-def _refused(states: Sequence[ReceiverState], receiver: ScoreReceiver) -> int:
-    return sum(state.refused for state in states if state.receiver == receiver.name)
+def _states(ledger: Ledger, receiver: ScoreReceiver) -> list[ReceiverState]:
+    return [state for state in ledger.receivers() if state.receiver == receiver.name]
 
 
 def _sentence(export: Export) -> str:

@@ -38,8 +38,8 @@ def run_graph(
     allow: tuple[str, ...],
     thread: str | None,
     resume: str | None,
-    format: str = "text",
-    ledger: str | None = None,
+    format: str,
+    ledger: str | None,
 ) -> int:
     """Run the graph and print history and output. With the format "json", stdout gets only the output.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -557,6 +558,26 @@ def test_the_command_sends_once_and_says_what_was_refused(tmp_path: Path, langfu
     code, said = typed("--since", "1h")
     assert code == 2
     assert "--to langfuse sends every score once" in said
+
+
+@pytest.mark.lengthy
+def test_the_command_that_follows_prints_the_ledger_without_its_password(
+    postgres_url: str, langfuse: Langfuse
+) -> None:
+    url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}password=hunter2"
+    Ledger(url).close()
+    following = subprocess.Popen(
+        [sys.executable, "-m", "arbiter", "export", "--to", "langfuse", "--follow", "--ledger", url],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert following.stdout is not None
+    first = following.stdout.readline()
+    following.send_signal(signal.SIGINT)
+    said = first + following.communicate(timeout=60)[0]
+    assert following.returncode == 0
+    assert "gets the scores of postgresql" in said
+    assert "hunter2" not in said
 
 
 @pytest.mark.parametrize(
