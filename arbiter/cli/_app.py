@@ -16,14 +16,7 @@ from rich.console import Console
 from arbiter._values.version import __version__
 from arbiter.cli._eval import eval_app
 from arbiter.cli._experiments import experiment_app
-from arbiter.cli._options import (
-    LEDGER,
-    AfterOption,
-    FormatOption,
-    LedgerOption,
-    SinceOption,
-    UntilOption,
-)
+from arbiter.cli._options import LEDGER, AfterOption, FormatOption, LedgerOption, SinceOption, UntilOption
 from arbiter.cli._store import store_app
 from arbiter.cli._streams import begin, end, warnings_as_sentences
 from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError

@@ -208,8 +208,7 @@ def gate(
 @eval_app.command()
 def comment(
     runs: Annotated[
-        list[str] | None,
-        typer.Argument(help="The ids of runs; by default the newest run of each suite."),
+        list[str] | None, typer.Argument(help="The ids of runs; by default the newest run of each suite.")
     ] = None,
     pr: Annotated[
         int | None,
@@ -229,12 +228,10 @@ def comment(
 @eval_app.command()
 def compare(
     before: Annotated[
-        str,
-        typer.Argument(help="The id of the older run; for the newest run, the run before it is taken."),
+        str, typer.Argument(help="The id of the older run; for the newest run, the run before it is taken.")
     ] = "last",
     after: Annotated[
-        str | None,
-        typer.Argument(help="The id of the newer run; by default the newest of the suite."),
+        str | None, typer.Argument(help="The id of the newer run; by default the newest of the suite.")
     ] = None,
     format: Format = "table",
 ) -> None:
@@ -291,8 +288,7 @@ def schema(
 @eval_app.command()
 def init(
     target: Annotated[
-        str | None,
-        typer.Option(help="Your graph or function: package.module:name or path/to/file.py:name."),
+        str | None, typer.Option(help="Your graph or function: package.module:name or path/to/file.py:name.")
     ] = None,
     github: Annotated[
         bool, typer.Option("--github", help="Also write a workflow of GitHub Actions for pull requests.")
@@ -346,8 +342,7 @@ def calibrate_(
 def export_(
     run: Run,
     to: Annotated[
-        str,
-        typer.Option(help="steps, trl-grpo, trl-dpo, trl-reward, trl-kto, stepwise, verl or openrlhf."),
+        str, typer.Option(help="steps, trl-grpo, trl-dpo, trl-reward, trl-kto, stepwise, verl or openrlhf.")
     ],
     out: Annotated[Path | None, typer.Option(help="The folder; by default exports/SUITE-FORMAT.")] = None,
     row: Annotated[

@@ -142,13 +142,7 @@ def run(
         dry([scenario], settings, format, plan)
         return
     places = Places(
-        plan=plan,
-        resume=resume,
-        retry_errors=retry_errors,
-        ray=ray,
-        store=store,
-        ledger=ledger,
-        out=out,
+        plan=plan, resume=resume, retry_errors=retry_errors, ray=ray, store=store, ledger=ledger, out=out
     )
     raise typer.Exit(run_experiment(scenario, settings, places, format))
 

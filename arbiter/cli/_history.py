@@ -68,17 +68,7 @@ def _threads(ledger: Ledger, wanted: Mapping[str, Any], screen: Screen, where: s
     page = ledger.threads(since=wanted["since"], until=wanted["until"]).page(after=wanted["after"])
     if screen.format == "table":
         screen.table(
-            (
-                "thread",
-                "graph",
-                "started",
-                ">took",
-                ">items",
-                ">denied",
-                ">asked",
-                "lowest score",
-                "ended",
-            ),
+            ("thread", "graph", "started", ">took", ">items", ">denied", ">asked", "lowest score", "ended"),
             [
                 (
                     _name(thread),

@@ -43,18 +43,7 @@ from arbiter.instructions import (
 
 WORDS: Mapping[Instruction, tuple[str, ...]] = {
     TOOL_BUILD: ("build_tool", "make_tool"),
-    TOOL_CALL: (
-        "tool",
-        "tools",
-        "call_api",
-        "execute",
-        "pay",
-        "send",
-        "book",
-        "order",
-        "delete",
-        "publish",
-    ),
+    TOOL_CALL: ("tool", "tools", "call_api", "execute", "pay", "send", "book", "order", "delete", "publish"),
     INTERRUPT: ("human", "approval", "approve", "ask_user"),
     FALLBACK: ("fallback", "recover", "handle_error"),
     REFLECT: ("reflect", "reflection", "critique", "criticise", "revise", "improve"),

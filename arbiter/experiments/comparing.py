@@ -16,16 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from arbiter.experiments.table1 import ALPHA, LABELS
-from arbiter.statistics import (
-    MAX_FLIPS,
-    PairedTest,
-    WelchTest,
-    cohen_d,
-    holm,
-    paired,
-    sign_flip,
-    welch,
-)
+from arbiter.statistics import MAX_FLIPS, PairedTest, WelchTest, cohen_d, holm, paired, sign_flip, welch
 
 Environments = Sequence[Sequence[float]]
 """The scores of an arm by environment: those of its agents, or one of the environment itself; empty without any."""

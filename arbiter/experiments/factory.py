@@ -32,13 +32,7 @@ from arbiter.experiments.people import (
     persona_of,
     template,
 )
-from arbiter.experiments.planning import (
-    AREAS,
-    dimensions_prompt,
-    dimensions_schema,
-    plan_prompt,
-    plan_schema,
-)
+from arbiter.experiments.planning import AREAS, dimensions_prompt, dimensions_schema, plan_prompt, plan_schema
 from arbiter.experiments.profiles import OPINIONS, Dimension, Profile, profile_of
 from arbiter.experiments.sampling import Directive, Sample, flatten
 from arbiter.harness.cache import FILE, Cache

@@ -87,11 +87,7 @@ def persona_of(person: Person, sample: Sample, profile: Profile) -> Persona:
         "personality": {"traits": person.traits, "big_five": {trait: values[trait] for trait in BIG_FIVE}},
         "style": person.style,
         "long_term_goals": person.long_term_goals,
-        "preferences": {
-            "interests": person.interests,
-            "likes": person.likes,
-            "dislikes": person.dislikes,
-        },
+        "preferences": {"interests": person.interests, "likes": person.likes, "dislikes": person.dislikes},
         "characteristics": characteristics,
         "convictions": _convictions(sample),
     }

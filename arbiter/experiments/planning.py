@@ -60,9 +60,7 @@ class Planned(BaseModel):
     def found(self) -> tuple[Directive, ...]:
         return tuple(
             Directive(
-                population=each.subpopulation_description,
-                values=each.sampled_values,
-                quantity=each.quantity,
+                population=each.subpopulation_description, values=each.sampled_values, quantity=each.quantity
             )
             for each in self.directives
         )

@@ -42,14 +42,7 @@ NAMES = {
 }
 DIMENSIONS = ("adherence", "consistency", "fluency", "convergence", "ideas_quantity")
 IDEAS_MOST = 1_000_000
-OUTCOMES = (
-    "passed",
-    "corrected",
-    "passed_after_retry",
-    "forced_through",
-    "timeout_pass_through",
-    "rejected",
-)
+OUTCOMES = ("passed", "corrected", "passed_after_retry", "forced_through", "timeout_pass_through", "rejected")
 
 
 class Base(DeclarativeBase):

@@ -275,11 +275,7 @@ class OpenTelemetry(HistoryListener):
         for name, begun, ended in checks:
             attributes = {names.EVALUATION_NAME: name, names.POLICY: name, names.NODE: item.node}
             self._tracer.start_span(
-                f"{names.EVALUATE} {name}",
-                opened.context,
-                SpanKind.INTERNAL,
-                attributes,
-                start_time=begun,
+                f"{names.EVALUATE} {name}", opened.context, SpanKind.INTERNAL, attributes, start_time=begun
             ).end(ended)
 
     def _evaluated(self, judged: _Judged, item: HistoryItem) -> None:

@@ -80,8 +80,4 @@ def _next(asked: Mapping[str, str], cursor: str | None) -> str | None:
 def _counts_of_the_day(context: ViewerContext) -> dict[str, int]:
     """Node runs of the last 24 hours, rounded to whole hours: all of them, and those denied and asked."""
     found = {str(row["name"]): int(row["count"]) for row in context.ledger.counts("verdict", since=_DAY)}
-    return {
-        "items": sum(found.values()),
-        "denied": found.get("deny", 0),
-        "asked": found.get("ask", 0),
-    }
+    return {"items": sum(found.values()), "denied": found.get("deny", 0), "asked": found.get("ask", 0)}
