@@ -8,10 +8,10 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from arbiter.cli._options import Screen, known_names, moment, number_of, opened, option_of
+from arbiter.cli._options import Screen, known_names, number_of, opened, option_of
 from arbiter.errors import ConfigurationError
 from arbiter.history import HistoryItem
-from arbiter.history._rendering import duration_text
+from arbiter.history._rendering import duration_text, moment_text
 
 if TYPE_CHECKING:
     from arbiter.ledger import Ledger, StoredItem
@@ -73,7 +73,7 @@ def _threads(ledger: Ledger, wanted: Mapping[str, Any], screen: Screen, where: s
                 (
                     _name(thread),
                     thread["graph"],
-                    moment(thread["first_at"]),
+                    moment_text(thread["first_at"]),
                     duration_text((thread["last_at"] - thread["first_at"]).total_seconds()),
                     thread["items"],
                     thread["denied"],
@@ -117,7 +117,7 @@ def _items(ledger: Ledger, wanted: Mapping[str, Any], screen: Screen, where: str
             ("at", "thread", ">step", "node", "instruction", *scores, "decision", "why"),
             [
                 (
-                    moment(_end(item)),
+                    moment_text(_end(item)),
                     item.thread_id or item.ref[:8],
                     item.step,
                     item.node,
@@ -202,7 +202,7 @@ def _follow(ledger: Ledger, thread: str, screen: Screen) -> None:
             else:
                 for item in history.items():
                     words = (
-                        moment(_end(item)),
+                        moment_text(_end(item)),
                         f"step {item.step}",
                         item.node,
                         decision_of(item),

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from arbiter._objects import load_object
-from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, describe, nearest
+from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, nearest
 from arbiter.history._text import Ink
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def opened(where: str, *, create: bool = False, sign: bool = False, **options: A
     `sign`, the key of the environment signs anchors.
     """
     try:
-        from arbiter._databases import sentences, shown
-        from arbiter.ledger import Ledger, LedgerError
-        from arbiter.ledger._database import SCHEMA
+        from arbiter._databases import sentences
+        from arbiter.ledger import Ledger
+        from arbiter.ledger._database import SCHEMA, unreadable
     except ImportError as error:
         raise ConfigurationError(str(error)) from error
 
@@ -93,10 +93,7 @@ def opened(where: str, *, create: bool = False, sign: bool = False, **options: A
             if create or isinstance(error, ArbiterError):
                 raise
             # Readers rely on what the writer wrote; a verification relies on nothing.
-            raise LedgerError(
-                f"{shown(where)!r} has an entry that cannot be read ({describe(error)[:200]}). "
-                "arbiter verify names the entries that were changed."
-            ) from error
+            raise unreadable(where, error) from error
 
 
 @contextmanager
@@ -181,11 +178,6 @@ class Screen:
 
 def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def moment(when: datetime) -> str:
-    """A time in UTC to the second."""
-    return when.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def number_of(count: int, singular: str, plural: str | None = None) -> str:

@@ -6,8 +6,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from arbiter.cli._options import Screen, moment, number_of, opened
+from arbiter.cli._options import Screen, number_of, opened
 from arbiter.errors import ConfigurationError
+from arbiter.history._rendering import moment_text
 
 if TYPE_CHECKING:
     from arbiter.ledger import Ledger
@@ -54,7 +55,7 @@ def send_scores(where: str, to: str, *, follow: bool) -> int:
             )
         if state.refusals:
             screen.say(f"Refused in all: {number_of(state.refused, 'score')}. The newest refusals:")
-            rows = [(moment(at), count, why) for at, count, why in state.refusals[:_SHOWN]]
+            rows = [(moment_text(at), count, why) for at, count, why in state.refusals[:_SHOWN]]
             screen.table(("at", ">scores", "why"), rows)
     is_worse = sum(state.refused for state in states) > sum(state.refused for state in before)
     return 1 if problem is not None or is_worse else 0

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from arbiter._objects import load_graph
 from arbiter.arbiter_os import ArbiterOS
-from arbiter.cli._options import Screen, key_of_environment, moment, number_of, opened
+from arbiter.cli._options import Screen, key_of_environment, number_of, opened
+from arbiter.history._rendering import moment_text
 
 if TYPE_CHECKING:
     from arbiter.ledger import Ledger, Verification
@@ -94,7 +95,7 @@ def _lines(found: Verification, name: str, *, is_signature_checked: bool) -> lis
 def _anchor(found: Verification, *, is_signature_checked: bool) -> str:
     if found.anchor is None:
         return "no anchor yet: arbiter anchor writes one"
-    at = moment(datetime.fromtimestamp(found.anchor["at"] / 1_000_000, UTC))
+    at = moment_text(datetime.fromtimestamp(found.anchor["at"] / 1_000_000, UTC))
     key = found.anchor.get("key")
     if key is None:
         signed = "not signed"

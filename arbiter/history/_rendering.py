@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain, islice
 from textwrap import dedent
 from typing import Any
@@ -302,6 +303,11 @@ def duration_text(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes:,} min {rest:02d} s"
+
+
+def moment_text(when: datetime) -> str:
+    """A time in UTC to the second, with its zone."""
+    return when.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def _share(sizes: Sequence[int], total: int) -> int:

@@ -7,8 +7,8 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arbiter._databases import Schema, path_of
-from arbiter.errors import ArbiterError
+from arbiter._databases import Schema, path_of, shown
+from arbiter.errors import ArbiterError, describe
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -23,6 +23,14 @@ class LedgerError(ArbiterError, RuntimeError):
 
 class LedgerUnavailable(LedgerError):  # noqa: N818  the specified name
     """The ledger cannot be opened. The message says which, why, and what to do; passwords are left out."""
+
+
+def unreadable(where: str, error: Exception) -> LedgerError:
+    """The error about a ledger of which a reader could not read an entry."""
+    return LedgerError(
+        f"{shown(where)!r} has an entry that cannot be read ({describe(error)[:200]}). "
+        "arbiter verify names the entries that were changed."
+    )
 
 
 SCHEMA = Schema(

@@ -23,9 +23,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from arbiter._databases import sentences
-from arbiter.errors import ArbiterError, ConfigurationError, describe
+from arbiter.errors import ArbiterError, ConfigurationError
 from arbiter.ledger import LedgerError
-from arbiter.ledger._database import SCHEMA
+from arbiter.ledger._database import SCHEMA, unreadable
 from arbiter.web import checks, evaluations, items, reports, thread, threads
 from arbiter.web.access import Auth, middleware
 from arbiter.web.context import OnAnswer, ViewerContext
@@ -83,7 +83,7 @@ def viewer(
             status, sentence = (400 if isinstance(error, ConfigurationError) else 500), str(error)
         return context.page(request, "error.html", status, sentence=sentence)
 
-    def unreadable(request: Request, error: Exception) -> Response:
+    def unexpected(request: Request, error: Exception) -> Response:
         _log.exception("the viewer could not make a page", exc_info=error)
         try:
             with sentences(ledger.where, SCHEMA):
@@ -92,10 +92,7 @@ def viewer(
         except LedgerError as known:
             sentence = str(known)
         except Exception:
-            sentence = (
-                f"{ledger.where!r} has an entry that cannot be read ({describe(error)[:200]}). "
-                "arbiter verify names the entries that were changed."
-            )
+            sentence = str(unreadable(ledger.where, error))
         return context.page(request, "error.html", 500, sentence=sentence)
 
     feed, inbox = LiveFeed(ledger), Inbox(context)
@@ -117,7 +114,7 @@ def viewer(
         exception_handlers={
             HTTPException: refused,
             ArbiterError: refused,
-            **dict.fromkeys((LookupError, TypeError, ValueError, SQLAlchemyError), unreadable),
+            **dict.fromkeys((LookupError, TypeError, ValueError, SQLAlchemyError), unexpected),
         },
         lifespan=lifespan,
     )

@@ -23,7 +23,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.reports.page import shown
-from arbiter.history._rendering import duration_text
+from arbiter.history._rendering import duration_text, moment_text
 from arbiter.history._text import Ink
 from arbiter.web.differences import text_of
 from arbiter.web.static_files import StaticFiles
@@ -119,7 +119,7 @@ def environment() -> Environment:
         line=line,
         lines=lines,
         shown_names=shown_names,
-        moment=moment,
+        moment=moment_text,
         iso=datetime.isoformat,
         lasted=duration_text,
         count="{:,}".format,
@@ -149,8 +149,3 @@ def shown_names(drawing: Mapping[str, Any]) -> Any:
     for kind in ("nodes", "edges"):
         parts[kind] = [{key: shown(value) for key, value in each.items()} for each in drawing[kind]]
     return parts
-
-
-def moment(when: datetime) -> str:
-    """A time in UTC to the second, with its zone."""
-    return when.strftime("%Y-%m-%d %H:%M:%SZ")
