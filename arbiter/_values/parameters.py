@@ -56,7 +56,8 @@ def problem(param: Param, hint: Any, value: Any) -> str | None:
     expected = words(param, hint)
     if expected == "a number" and isinstance(value, float):
         expected = "a finite number"
-    return f"expected {expected}, got {repr(value).removesuffix('.0'):.80}"
+    got = repr(value) if "whole number" in expected else repr(value).removesuffix(".0")
+    return f"expected {expected}, got {got:.80}"
 
 
 def problems_of(settings: Any) -> list[str]:

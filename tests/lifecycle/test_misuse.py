@@ -233,6 +233,9 @@ def test_gates_and_advisors_check_their_parameters() -> None:
     given: Any = 0
     with refused(ParameterError, "gate 'g'", "max_attempts: expected a whole number from 1, got 0"):
         EvaluatorGate("g", Judge("e", good), max_attempts=given)
+    given = 2.0
+    with refused(ParameterError, "gate 'g'", "max_attempts: expected a whole number from 1, got 2.0"):
+        EvaluatorGate("g", Judge("e", good), max_attempts=given)
     given = "quality"
     with refused(ParameterError, "gate 'g'", "evaluator: expected an evaluator, got 'quality'"):
         EvaluatorGate("g", given)
