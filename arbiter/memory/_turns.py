@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, convert_to_messages
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    convert_to_messages,
+)
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.func import entrypoint
@@ -26,6 +33,9 @@ from arbiter.evaluation import FinishedRun, NodeEvaluator
 from arbiter.memory._conversation import SPEAKER, ShownList, counts, holds_messages, list_of, raw
 from arbiter.memory._entities import MOST_OF_NAME
 from arbiter.memory._records import short_id
+
+_INSERTED = "lc_source"
+"""The key by which LangChain marks a message of its own: a summary of the conversation is no statement of the user."""
 
 AT_WORK = ContextVar("arbiter_memory_at_work", default=False)
 """True in evaluators, which must not wait for a thread that is worked on: it may be their own."""
@@ -229,6 +239,8 @@ def as_messages(found: Sequence[Any], ids: MessageIds) -> list[BaseMessage]:
                 [message] = convert_to_messages([part])
             except (ValueError, TypeError, NotImplementedError):
                 continue
+        if isinstance(message, HumanMessage) and message.additional_kwargs.get(_INSERTED):
+            message = SystemMessage(message.content, id=message.id)
         id, name = ids.of(message), message.name and message.name[:MOST_OF_NAME]
         as_it_is = id == message.id and name == message.name
         messages.append(message if as_it_is else message.model_copy(update={"id": id, "name": name}))

@@ -468,3 +468,15 @@ def test_an_evaluator_may_forget_while_its_thread_is_worked_through(
     chat.cycle.memory.process("room")
     assert time.monotonic() - begun < 5
     assert [fact.claim for fact in chat.cycle.memory.facts("ada")] == ["User: I live in Oslo"]
+
+
+def test_a_summary_of_langchain_is_no_statement_of_the_user() -> None:
+    """A model has written it, also about what was off the record or is forgotten."""
+    chat = Chat()
+    config: Any = {"configurable": {"thread_id": "room", "user_id": "ada"}}
+    written = {"lc_source": "summarization"}
+    summary = HumanMessage(f"Here is a summary of the conversation: {SAID[0]}", additional_kwargs=written)
+    chat.app.invoke({"messages": [summary, HumanMessage(SAID[1])]}, config)
+    assert chat.os.drain(20)
+    assert chat.knows() == {SAID[1]}
+    assert SAID[0] not in chat.model.prompt()
