@@ -273,6 +273,8 @@ class Registry:
             self.routers = _without(self.routers, contract)
             self.advisors = _without(self.advisors, contract)
             self.gates = _without(self.gates, contract)
+            if self.group is not None:
+                self._check_group(self.group)
             self._changes += 1
 
     def _refuse_needed(self, evaluator: NodeEvaluator) -> None:

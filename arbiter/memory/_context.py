@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -101,6 +101,9 @@ class EvalContext:
     state: Mapping[str, Any]
     messages: Sequence[BaseMessage]
     new_messages: Sequence[BaseMessage] = ()
+    trimmed: Sequence[BaseMessage] = ()
+    """Messages that the thread has had and has no more, and that may be unread, as far as this process has kept them;
+    evaluators with `when_quiet` find them at the beginning of `messages`."""
     message: BaseMessage | None
     did_respond: bool = False
     room_id: str
@@ -136,6 +139,7 @@ class EvalContext:
     open_facts: ClassVar[Callable[[EvalContext], Facts]]
     """Set by `arbiter.memory.facts`, which builds on this module."""
     _hidden: Hidden | None = field(default=None, init=False, repr=False)
+    _whole: EvalContext | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Whatever is given: handlers see no secret, and no text that is too long for them.
@@ -143,6 +147,13 @@ class EvalContext:
             shown = self.messages = Shown(self.messages)
             self.new_messages = [shown.the(message) for message in self.new_messages]
             self.message = None if self.message is None else shown.the(self.message)
+
+    def whole(self) -> EvalContext:
+        """This context with the `trimmed` messages before the others."""
+        if self.trimmed and self._whole is None:
+            messages = [*self.trimmed, *originals(self.messages)]
+            self._whole = replace(self, messages=messages, trimmed=())
+        return self._whole or self
 
     def needed_store(self) -> MemoryStore:
         """The store. Raises `NotAvailableError` if there is none."""
@@ -213,7 +224,7 @@ class EvalContext:
             return False
         ids = [
             message.id
-            for message in originals(self.messages)
+            for message in (*self.trimmed, *originals(self.messages))
             if message.id
             and (self.quiet or self.message is None or message.id != self.message.id)
             and self.speaker_of(message) == self.entity_id

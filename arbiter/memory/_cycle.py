@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextvars import copy_context
 from datetime import datetime, timedelta
@@ -287,11 +287,13 @@ class EvaluationCycle(EvaluatorGroup):
                 self._busy.add(room_id)
                 try:
                     ctx = await self._context_of(turn)
+                    ctx.trimmed = self._quiet.trimmed(ctx, saved=turn.run.saved)
                     with at_work(turn.run.config):
                         await self._empty_bins(ctx)
                         await self._read_others_first(ctx)
                         outcome = await self._run(turn.evaluators, ctx)
-                    self._quiet.heard(ctx, self._left(turn.evaluators, ctx, outcome))
+                    done = _done(outcome)
+                    self._quiet.heard(ctx.whole(), self._left(turn.evaluators, ctx, done), done)
                     return outcome
                 finally:
                     self._busy.discard(room_id)
@@ -467,9 +469,9 @@ class EvaluationCycle(EvaluatorGroup):
 
         Called on Arbiter's own event loop. Raises `ConfigurationError` if there is nothing of that thread.
         """
-        held = self._quiet.take(thread_id)
-        if messages is not None:
-            held = await self._told(thread_id, user_id, messages)
+        told = None if messages is None else await self._told(thread_id, user_id, messages)
+        waiting = self._quiet.take(thread_id)
+        held = told or waiting
         if held is None and not self._quiet.knows(thread_id):
             raise ConfigurationError(
                 f"this process holds nothing of the thread {thread_id!r:.80}. Give its messages= and user_id=, "
@@ -492,6 +494,8 @@ class EvaluationCycle(EvaluatorGroup):
         )
         turn = Turn(evaluators=(), run=run, ended_at=now, runtime=None, messages=[*messages], new_messages=[])
         ctx = await self._context_of(turn)
+        ctx.trimmed = self._quiet.trimmed(ctx, saved=True)
+        ctx = ctx.whole()
         ctx.did_respond = ctx.quiet = True
         # The same messages are the same turn, whichever process counts them.
         ctx.run_key = f"{thread_id}:process:{ctx.messages[-1].id if ctx.messages else ''}"
@@ -504,6 +508,8 @@ class EvaluationCycle(EvaluatorGroup):
         async with self._turn_of(ctx.room_id):
             with at_work(ctx.config):
                 for evaluator in held.evaluators:
+                    if evaluator not in self._members:  # it was removed meanwhile
+                        continue
                     ctx.prior = dict(results)
                     if (refusal := self._refusal(evaluator, ctx)) is not None:
                         errors[evaluator.name] = refusal[2]
@@ -535,17 +541,13 @@ class EvaluationCycle(EvaluatorGroup):
         return max(((at - now).total_seconds() for at in waits if at > now), default=None)
 
     def _left(
-        self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext, outcome: GroupOutcome
+        self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext, done: Container[str]
     ) -> list[CognitiveEvaluator]:
-        """The evaluators that have left something unread in this turn, as far as its results show."""
-        skipped = {part.name for part in outcome.trace if part.status == "not_selected"}
-        skipped |= {name for name, result in outcome.results.items() if result.metadata.get("llm_calls")}
+        """The evaluators that may have left something unread in this turn."""
         return [
             evaluator
             for evaluator in evaluators
-            if _when_quiet(evaluator)
-            and evaluator.name not in skipped
-            and self._refusal(evaluator, ctx) is None
+            if _when_quiet(evaluator) and evaluator.name not in done and self._refusal(evaluator, ctx) is None
         ]
 
     def _turn_of(self, room_id: str) -> asyncio.Lock:
@@ -561,10 +563,11 @@ class EvaluationCycle(EvaluatorGroup):
         errors: dict[str, str] = {}
         times: dict[str, tuple[int, int]] = {}
         for evaluator in chosen:
-            ctx.prior = dict(results)
+            seen = _seen_by(evaluator, ctx)
+            seen.prior = dict(results)
             name, begun = evaluator.name, time.time_ns()
             if isinstance(evaluator, CognitiveEvaluator):
-                done = await call(evaluator.handle, ctx, timeout=self.handler_timeout_s)
+                done = await call(evaluator.handle, seen, timeout=self.handler_timeout_s)
             else:
                 done = await call(evaluator.evaluate, ctx.history, timeout=self.handler_timeout_s)
             times[name] = begun, time.time_ns()
@@ -607,7 +610,7 @@ class EvaluationCycle(EvaluatorGroup):
                     )
         for cause, names in idle.items():
             self._reports.missing("evaluator", names, cause)
-        answers = await asyncio.gather(*(self._validate(evaluator, ctx) for evaluator in asked))
+        answers = await asyncio.gather(*(self._validate(each, _seen_by(each, ctx)) for each in asked))
         passed: list[NodeEvaluator] = []
         for evaluator, answer in zip(asked, answers, strict=True):
             status, detail = gated(answer)
@@ -841,6 +844,16 @@ def _scope(place: Place) -> str:
 
 def _run_of(history: History) -> str:
     return history.run_id if isinstance(history, CausalHistory) else ""
+
+
+def _done(outcome: GroupOutcome) -> set[str]:
+    """The evaluators that have read what was unread, or were not selected to."""
+    skipped = {part.name for part in outcome.trace if part.status == "not_selected"}
+    return skipped | {name for name, result in outcome.results.items() if result.metadata.get("llm_calls")}
+
+
+def _seen_by(evaluator: NodeEvaluator, ctx: EvalContext) -> EvalContext:
+    return ctx.whole() if _when_quiet(evaluator) else ctx
 
 
 def _when_quiet(evaluator: NodeEvaluator) -> TypeGuard[CognitiveEvaluator]:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -110,16 +110,38 @@ class Quiet:
         """True if a turn of that thread has ended in this process, and was not too long ago."""
         return room_id in self._known
 
-    def heard(self, ctx: EvalContext, evaluators: Sequence[CognitiveEvaluator]) -> None:
-        """Note that a turn has ended. The thread waits for `evaluators`, if there are any."""
+    def trimmed(self, ctx: EvalContext, *, saved: bool) -> list[BaseMessage]:
+        """The messages that the thread has lost since the turn before, oldest first: they may be unread.
+
+        Only the beginning of a conversation is trimmed; a message that is removed from its middle or end is not
+        wanted. If nothing is left in a thread that is `saved`, it was either trimmed at a later step, or begun anew
+        at an earlier one.
+        """
+        before = self._rooms.get(ctx.room_id)
+        if before is None or before.ctx.item.namespace != ctx.item.namespace:
+            return []
+        ids = {message.id for message in originals(ctx.messages)}
+        kept = originals(before.ctx.messages)
+        lost = next((place for place, message in enumerate(kept) if message.id in ids), None)
+        is_new = lost is None and saved and ctx.item.step <= before.ctx.item.step
+        return [] if is_new else [*kept[:lost]]
+
+    def heard(
+        self, ctx: EvalContext, evaluators: Sequence[CognitiveEvaluator], done: Container[str] = ()
+    ) -> None:
+        """Note that a turn has ended. The thread waits for `evaluators`, and for those for which it has waited
+        before and which are not `done`: this turn may have been none of theirs."""
         room_id = ctx.room_id
         before = self._rooms.pop(room_id, None)
+        earlier = [] if before is None else [e for e in before.evaluators if e.name not in done]
+        is_theirs = bool(evaluators)
+        evaluators = [*evaluators, *(e for e in earlier if e not in evaluators)]
         self._known[room_id] = None
         now = asyncio.get_running_loop().time()
         if evaluators:
             due = now + (math.inf if self.after_s is None else self.after_s)
             # Turns in the background may end in another order.
-            is_late = before is not None and _is_earlier(ctx, before.ctx)
+            is_late = before is not None and (not is_theirs or _is_earlier(ctx, before.ctx))
             kept = before.ctx if before is not None and is_late else _kept(ctx, self.messages_key)
             self._add(Held(ctx=kept, evaluators=evaluators, since=now, due=due))
         if self.after_s is not None and before is None:
@@ -270,7 +292,7 @@ def _kept(ctx: EvalContext, messages_key: str) -> EvalContext:
     most = max(_MESSAGES, 2 * ctx.conversation_length) + 8
     messages = _last(ctx, most)
     new = {message.id for message in ctx.new_messages}
-    record = stub(ctx.item.id, ctx.node, ctx.ended_at.timestamp())
+    record = stub(ctx.item.id, ctx.node, ctx.ended_at.timestamp(), ctx.item.step, ctx.item.namespace)
     config = ctx.config.get("configurable") or {}
     return replace(
         ctx,
@@ -288,8 +310,8 @@ def _kept(ctx: EvalContext, messages_key: str) -> EvalContext:
     )
 
 
-def stub(id: str, node: str, at: float) -> Record:
+def stub(id: str, node: str, at: float, step: int = 0, namespace: str = "") -> Record:
     """A node run that has ended, without its states."""
-    record = Record(id, node, None, 0, "", at)
+    record = Record(id, node, None, step, namespace, at)
     record.status = "completed"
     return record

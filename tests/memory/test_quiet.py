@@ -10,16 +10,18 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
+from langgraph.types import interrupt
 
 from arbiter import ArbiterOS
 from arbiter.errors import ConfigurationError, ParameterError
@@ -60,7 +62,13 @@ class Chat:
     """A governed chat with memory. Options as `EvaluationCycle` has them."""
 
     def __init__(
-        self, store: BaseStore | None = None, *, reflects: bool = False, saver: Any = None, **options: Any
+        self,
+        store: BaseStore | None = None,
+        *,
+        reflects: bool = False,
+        saver: Any = None,
+        reply: Any = None,
+        **options: Any,
     ) -> None:
         self.model = Scripted(answers=[options.pop("answers", answer)], pause=options.pop("pause", 0))
         self.store = InMemoryStore() if store is None else store
@@ -71,9 +79,12 @@ class Chat:
         if reflects:
             self.os.add_evaluator(ReflectionEvaluator())
         graph = StateGraph(MessagesState)
-        graph.add_node("reply", lambda state: {"messages": [AIMessage("ok")]})
-        graph.add_edge(START, "reply")
-        self.app = self.os.govern(graph.compile(checkpointer=saver or InMemorySaver()), {"reply": "RESPOND"})
+        graph.add_node("plan", lambda state: {})
+        graph.add_node("reply", reply or (lambda state: {"messages": [AIMessage("ok")]}))
+        graph.add_edge(START, "plan")
+        graph.add_edge("plan", "reply")
+        compiled = graph.compile(checkpointer=InMemorySaver() if saver is None else saver or None)
+        self.app = self.os.govern(compiled, {"reply": "RESPOND"})
 
     def says(self, *texts: str, thread: str = "room", user: str = "ada", mode: str = "sync") -> None:
         config: Any = {"configurable": {"thread_id": thread, "user_id": user}}
@@ -468,6 +479,125 @@ def test_an_evaluator_may_forget_while_its_thread_is_worked_through(
     chat.cycle.memory.process("room")
     assert time.monotonic() - begun < 5
     assert [fact.claim for fact in chat.cycle.memory.facts("ada")] == ["User: I live in Oslo"]
+
+
+def keeping(count: int) -> Any:
+    """A node that answers, and leaves the last `count` messages of the thread before its answer."""
+
+    def reply(state: MessagesState) -> dict[str, Any]:
+        gone = [RemoveMessage(id=str(message.id)) for message in state["messages"][:-count]]
+        return {"messages": [*gone, AIMessage("ok")]}
+
+    return reply
+
+
+@pytest.mark.parametrize("options", [{"reply": keeping(1)}, {"reply": keeping(3)}, {"saver": False}])
+@pytest.mark.parametrize("when", ["inline", "background"])
+def test_messages_that_a_thread_has_lost_before_they_were_read_are_learned(options: Any, when: Any) -> None:
+    """A graph trims its thread, or a client sends nothing but the new message to a graph without a checkpointer."""
+    chat = Chat(mode=when, **options)
+    chat.says(*SAID)
+    assert chat.model.calls == 0
+    assert chat.os.drain(20)
+    assert chat.knows() == {*SAID}
+    assert chat.model.calls == 1
+
+
+def test_a_scheduler_reads_the_messages_that_a_thread_has_lost() -> None:
+    chat = Chat(reply=keeping(3), after_idle_s=None)
+    chat.says(*SAID)
+    chat.cycle.memory.process("room", user_id="ada", graph=chat.app)
+    assert chat.knows() == {*SAID}
+
+
+@pytest.mark.parametrize("options", [{"reply": keeping(1)}, {"saver": False}])
+def test_lost_messages_count_as_unread_in_later_turns(options: Any) -> None:
+    """Half of the conversation's length is reached, although the thread never has so many messages."""
+    chat = Chat(reflects=True, conversation_length=12, after_idle_s=None, **options)
+    chat.says(SAID[0], "Hello", SAID[1])
+    assert chat.knows() == {SAID[0], SAID[1]}
+    assert chat.extractions == 1
+    chat.says("Well", "Fine")
+    assert chat.extractions == 1
+    chat.says(SAID[2])
+    assert chat.knows() == {*SAID}
+    assert chat.extractions == 2
+    [fact] = [each for each in chat.cycle.memory.facts("ada") if each.claim == f"User: {SAID[1]}"]
+    assert fact.mention_count == 1
+
+
+def test_a_message_that_is_removed_is_not_learned() -> None:
+    """Trimming takes the oldest messages; another one is removed on purpose."""
+    chat = Chat()
+    chat.says(*SAID[:2])
+    config: Any = {"configurable": {"thread_id": "room", "user_id": "ada"}}
+    said = chat.app.get_state(config).values["messages"]
+    chat.app.update_state(config, {"messages": [RemoveMessage(id=said[2].id)]}, as_node="reply")
+    chat.says(SAID[2])
+    assert chat.os.drain(20)
+    assert chat.knows() == {SAID[0], SAID[2]}
+
+
+def test_lost_messages_are_forgotten_with_everything() -> None:
+    chat = Chat(reply=keeping(1))
+    chat.says(SAID[0], "Hello")
+    chat.says("Forget everything about me", thread="elsewhere")
+    chat.says(SAID[1])
+    assert chat.os.drain(20)
+    assert chat.knows() == {SAID[1]}
+
+
+def test_evaluators_of_turns_see_the_messages_of_the_thread() -> None:
+    """Lost messages are for evaluators that read what is unread."""
+    seen: list[list[str]] = []
+
+    @evaluator("SEES", description="Looks at the messages.")
+    def sees(ctx: EvalContext) -> None:
+        seen.append([message.text for message in ctx.messages])
+
+    chat = Chat(reply=keeping(1))
+    chat.os.add_evaluator(sees)
+    chat.says("one", "two")
+    assert seen == [["one", "ok"], ["two", "ok"]]
+
+
+def test_an_evaluator_that_was_removed_reads_no_waiting_thread() -> None:
+    chat = Chat(reflects=True)
+    chat.says(SAID[0])
+    chat.os.remove_evaluator("GET_FACTS")
+    chat.says(SAID[1])
+    assert chat.os.drain(20)
+    assert chat.knows() == set()
+    assert chat.cycle.memory.thoughts("room")
+
+
+@pytest.mark.parametrize("end", ["raises", "asks"])
+def test_a_turn_without_an_answer_leaves_its_thread_waiting(end: str) -> None:
+    """What was said before it is learned when the thread is quiet, as if the turn had not been."""
+
+    def reply(state: MessagesState) -> dict[str, Any]:
+        if len(state["messages"]) > 2:
+            if end == "asks":
+                interrupt("May I?")
+            raise ValueError
+        return {"messages": [AIMessage("ok")]}
+
+    chat = Chat(reply=reply, reflects=True)
+    chat.says(SAID[0])
+    with pytest.raises(ValueError) if end == "raises" else nullcontext():
+        chat.says(SAID[1])
+    assert chat.os.drain(20)
+    assert SAID[0] in chat.knows()
+
+
+def test_a_turn_of_another_evaluator_leaves_the_thread_waiting() -> None:
+    chat = Chat()
+    chat.os.remove_evaluator("GET_FACTS")
+    chat.os.add_evaluator(FactEvaluator(target_nodes=["plan"], always_run=True))
+    chat.os.add_evaluator(ReflectionEvaluator(target_nodes=["reply"]))
+    chat.says(SAID[0])
+    assert chat.os.drain(20)
+    assert chat.knows() == {SAID[0]}
 
 
 def test_a_summary_of_langchain_is_no_statement_of_the_user() -> None:
