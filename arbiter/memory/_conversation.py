@@ -50,6 +50,16 @@ def heard(messages: Iterable[BaseMessage], speakers: Collection[str] | None) -> 
     ]
 
 
+def signed(messages: Iterable[BaseMessage], speakers: Mapping[str, str]) -> list[BaseMessage]:
+    """The messages, those with these ids with their speakers."""
+    return [
+        part.model_copy(update={"additional_kwargs": {**part.additional_kwargs, SPEAKER: speaker}})
+        if (speaker := speakers.get(part.id or ""))
+        else part
+        for part in messages
+    ]
+
+
 def _without_speaker(message: BaseMessage) -> BaseMessage:
     said = {key: value for key, value in message.additional_kwargs.items() if key != SPEAKER}
     return message.model_copy(update={"additional_kwargs": said})

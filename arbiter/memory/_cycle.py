@@ -41,6 +41,7 @@ from arbiter.memory._conversation import (
     misplaced,
     originals,
     responded,
+    signed,
     text_of,
     window,
 )
@@ -93,6 +94,8 @@ _log = logging.getLogger("arbiter.memory")
 _REMEMBERED = 1000
 _ASKING = 32
 """Messages, the last ones, that may ask to forget something."""
+_LAST = 128
+"""Messages, the last ones, of which it is known in whose turns they have come."""
 _RUN, _NAMESAKE = "run:", "user:"
 _NO_STORE, _NO_MODEL = "there is no store", "there is no model"
 _CAUSES = {_NO_STORE: NO_STORE, _NO_MODEL: NO_MODEL}
@@ -200,6 +203,8 @@ class EvaluationCycle(EvaluatorGroup):
         self._rooms = Recent[str, str](_REMEMBERED)
         self._keeps_ids = Recent[str, bool](_REMEMBERED)
         """The last threads; those without a checkpointer have other ids in each run. See `MessageIds`."""
+        self._users = Recent[str, Recent[str, str]](_REMEMBERED)
+        """The users in whose turns the last messages of the last threads have come."""
         self._keys: weakref.WeakKeyDictionary[Access, bytes] = weakref.WeakKeyDictionary()
         self._own_key = secrets.token_bytes(16)
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -287,7 +292,8 @@ class EvaluationCycle(EvaluatorGroup):
                 self._busy.add(room_id)
                 try:
                     ctx = await self._context_of(turn)
-                    ctx.trimmed = self._quiet.trimmed(ctx, saved=turn.run.saved)
+                    trimmed = self._quiet.trimmed(ctx, saved=turn.run.saved)
+                    ctx.trimmed = self._of_their_users(trimmed, turn.place)
                     with at_work(turn.run.config):
                         await self._empty_bins(ctx)
                         await self._read_others_first(ctx)
@@ -494,7 +500,7 @@ class EvaluationCycle(EvaluatorGroup):
         )
         turn = Turn(evaluators=(), run=run, ended_at=now, runtime=None, messages=[*messages], new_messages=[])
         ctx = await self._context_of(turn)
-        ctx.trimmed = self._quiet.trimmed(ctx, saved=True)
+        ctx.trimmed = self._of_their_users(self._quiet.trimmed(ctx, saved=True), turn.place)
         ctx = ctx.whole()
         ctx.did_respond = ctx.quiet = True
         # The same messages are the same turn, whichever process counts them.
@@ -670,7 +676,7 @@ class EvaluationCycle(EvaluatorGroup):
         said, returned, added = await self._said(turn, store)
         named = await self._named(place, store, said)
         speakers = self._speakers(place, named)
-        messages = heard(said, speakers)
+        messages = self._of_their_users(heard(said, speakers), place)
         room_id, entity_id = self._where(place, run.history, newest_human(messages))
         strangers = await self._strangers(messages, named, store, room_id, entity_id)
         messages = marked(messages, strangers) if strangers else messages
@@ -730,6 +736,20 @@ class EvaluationCycle(EvaluatorGroup):
         before = as_messages(turn.messages, ids)
         new = as_messages(turn.new_messages, ids)
         return merged(before, new), new, {part.id for part in new} - {part.id for part in before}
+
+    def _of_their_users(self, messages: Sequence[BaseMessage], place: Place) -> Sequence[BaseMessage]:
+        """The messages; those that have come in turns of other users of the thread have the ids of these."""
+        user = self._user(place, None)
+        if place.thread_id is None or user is None:
+            return messages
+        users = self._users[place.thread_id] = self._users.get(place.thread_id) or Recent(2 * _LAST)
+        unsigned = [
+            str(part.id)
+            for part in messages[-_LAST:]
+            if isinstance(part, HumanMessage) and not part.name and speaker_said(part) is None
+        ]
+        others = {id: other for id in unsigned if (other := users.setdefault(id, user)) != user}
+        return signed(messages, others) if others else messages
 
     async def _strangers(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
@@ -35,19 +35,25 @@ class Talk:
     """A governed graph with evaluators, and its memory."""
 
     def __init__(
-        self, *evaluators: Any, answers: Sequence[str] = ("{}",), checks: Sequence[Check] = (), **options: Any
+        self,
+        *evaluators: Any,
+        answers: Sequence[str] = ("{}",),
+        checks: Sequence[Check] = (),
+        length: int = 2,
+        reply: Any = None,
+        **options: Any,
     ):
         self.model = Scripted(answers=[*answers])
         self.cycle = EvaluationCycle(
-            store=InMemoryStore(), evaluator_model=self.model, conversation_length=2, **options
+            store=InMemoryStore(), evaluator_model=self.model, conversation_length=length, **options
         )
-        arbiter_os = ArbiterOS()
+        arbiter_os = self.os = ArbiterOS()
         arbiter_os.add_evaluation_cycle(self.cycle)
         for each in evaluators:
             arbiter_os.add_evaluator(each)
         for check in checks:
             arbiter_os.add_policy_checker(check)
-        builder = StateGraph(Chat).add_node("reply", lambda state: {"messages": [AIMessage("ok")]})
+        builder = StateGraph(Chat).add_node("reply", reply or (lambda state: {"messages": [AIMessage("ok")]}))
         graph = builder.add_edge(START, "reply").compile(checkpointer=InMemorySaver())
         self.app: Any = arbiter_os.govern(graph, {"reply": "GENERATE"})
         self.memory = self.cycle.memory
@@ -65,13 +71,19 @@ class Talk:
         self.send(HumanMessage(text, additional_kwargs=known), user, key=key, mode=mode)
 
     def send(
-        self, message: BaseMessage, user: str | None, *, key: str = "user_id", mode: str = "sync"
+        self,
+        message: BaseMessage,
+        user: str | None,
+        *,
+        key: str = "user_id",
+        mode: str = "sync",
+        thread: str | None = None,
     ) -> None:
         named = {} if user is None else {key: user}
         run(
             self.app,
             {"messages": [message]},
-            {"configurable": {"thread_id": f"of-{user}", **named}},
+            {"configurable": {"thread_id": thread or f"of-{user}", **named}},
             mode=mode,
         )
 
@@ -172,3 +184,44 @@ def test_an_evaluator_of_the_user_sees_the_same_speakers() -> None:
 
     Talk(look).say("hi", claims="victim")
     assert seen == ["mallory"] * 3
+
+
+OSLO = {"claim": "Lives in Oslo", "source_message_ids": ["ada-1"]}
+
+
+def trim(state: Chat) -> dict[str, Any]:
+    gone = [RemoveMessage(id=str(message.id)) for message in state.get("messages", [])[:-1]]
+    return {"messages": [*gone, AIMessage("ok")]}
+
+
+@MODES
+@pytest.mark.parametrize("options", [{"length": 8}, {"length": 32, "reply": trim}])
+def test_in_a_thread_of_several_users_each_message_is_of_the_user_of_its_turn(
+    options: Any, mode: str
+) -> None:
+    """The program names another user in each turn; messages of earlier turns are read in a later one."""
+    talk = Talk(FactEvaluator(), answers=[answer(OSLO)], **options)
+    talk.send(HumanMessage("I live in Oslo", id="ada-1"), "ada", mode=mode, thread="shared")
+    talk.send(HumanMessage("Hi", id="bob-1"), "bob", mode=mode, thread="shared")
+    assert talk.os.drain(20)
+    assert [fact.provenance for fact in talk.memory.facts("ada")] == ["self_reported"]
+    assert talk.memory.facts("bob") == []
+    assert "Message ada-1 of ada" in talk.model.prompt()
+    assert "Message bob-1 of bob" in talk.model.prompt()
+
+
+def test_what_a_user_has_said_before_the_program_named_it_is_the_users() -> None:
+    """A login in the middle of a conversation."""
+    talk = Talk(FactEvaluator(), answers=[answer(OSLO)], length=8)
+    talk.send(HumanMessage("I live in Oslo", id="ada-1"), None, thread="shared")
+    talk.send(HumanMessage("Now I am logged in", id="ada-2"), "ada", thread="shared")
+    assert [fact.claim for fact in talk.memory.facts("ada")] == ["Lives in Oslo"]
+
+
+def test_a_user_cannot_have_the_facts_of_an_earlier_user_of_the_thread_forgotten() -> None:
+    talk = Talk(FactEvaluator(), answers=[answer(OSLO)], length=2)
+    talk.send(HumanMessage("I live in Oslo", id="ada-1"), "ada", thread="shared")
+    [fact] = talk.memory.facts("ada")
+    talk.model.answers[:] = [json.dumps({"claims": [], "forget": [{"id": fact.id, "message_id": "bob-1"}]})]
+    talk.send(HumanMessage("Forget where I live", id="bob-1"), "bob", thread="shared")
+    assert talk.memory.facts("ada") == [fact]
