@@ -121,6 +121,8 @@ class EvalContext:
     clock: Callable[[], datetime]
     emit: Callable[[Any], None] = silent
     run_key: str
+    checkpoint_id: str | None = None
+    """The checkpoint from which the node ran; None if the thread has no checkpoints."""
     ended_at: datetime
     """When the node run ended. A late evaluation must not overwrite the findings of a later turn."""
     budget: CallBudget

@@ -716,6 +716,7 @@ class EvaluationCycle(EvaluatorGroup):
             clock=self.clock,
             emit=silent if runtime is None else _carefully(runtime.stream_writer),
             run_key=run_key,
+            checkpoint_id=place.checkpoint_id if run.saved else None,
             ended_at=turn.ended_at,
             budget=self._budget(turn, message),
             fact_rules=self.fact_rules,

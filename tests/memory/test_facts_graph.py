@@ -82,6 +82,19 @@ def test_a_graph_learns_from_its_turns(mode: str, any_store: BaseStore) -> None:
 
 
 @MODES
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_fact_names_the_checkpoint_that_it_was_learned_from(mode: str, idle: bool) -> None:
+    store = InMemoryStore()
+    length = {"conversation_length": 32} if idle else {}
+    arbiter_os, app, _ = governed(store, answer("User lives in Seattle"), **length)
+    run(app, said("I live in Seattle"), config(), mode=mode)
+    assert arbiter_os.drain(20)
+    [fact] = known(store)
+    [before] = [each for each in app.get_state_history(config()) if each.next == ("reply",)]
+    assert fact.origin["checkpoint_id"] == before.config["configurable"]["checkpoint_id"]
+
+
+@MODES
 def test_an_entrypoint_that_saves_its_messages_is_a_conversation(mode: str) -> None:
     """As LangGraph's page about the functional API writes a chat: a list comes in, one message is the value."""
     store, saver = InMemoryStore(), InMemorySaver()

@@ -226,7 +226,7 @@ async def test_the_record_says_where_it_comes_from() -> None:
     await room.hears(
         "I live in Seattle",
         claim(SEATTLE, slot="residence.city", value="Seattle"),
-        config={"configurable": {"checkpoint_id": "c1"}},
+        checkpoint_id="c1",
     )
     [fact] = await room.facts()
     assert fact.origin == {

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from arbiter.memory._context import EvalContext
 from arbiter.memory._records import Claim, Fact, Ingested
@@ -258,8 +257,9 @@ class Ingestion:
         if candidate.moved is not None:
             return replace(candidate.moved, id=candidate.id)
         claim, mention, ctx = candidate.claim, candidate.mention, self.ctx
-        checkpoint: Any = ctx.config.get("configurable", {}).get("checkpoint_id")
         origin = {"thread_id": ctx.room_id, "node": ctx.node, "evaluator": self.evaluator}
+        if ctx.checkpoint_id is not None:
+            origin["checkpoint_id"] = ctx.checkpoint_id
         record = Fact(
             id=candidate.id,
             claim=claim.claim.strip(),
@@ -281,7 +281,7 @@ class Ingestion:
             derived_from=claim.derived_from,
             sensitivity=candidate.sensitivity,
             visibility=mention.visibility,
-            origin={**origin, **({"checkpoint_id": checkpoint} if isinstance(checkpoint, str) else {})},
+            origin=origin,
             speakers=(mention.speaker,),
             counted=(mention.turn,),
         )
