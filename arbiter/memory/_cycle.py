@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.store.base import BaseStore
@@ -48,7 +48,7 @@ from arbiter.memory._conversation import (
 from arbiter.memory._entities import Entities, Entity, participants
 from arbiter.memory._evaluators import CognitiveEvaluator
 from arbiter.memory._notes import key_of_messages
-from arbiter.memory._off_record import without_hidden
+from arbiter.memory._off_record import off_the_record, without_hidden
 from arbiter.memory._options import of_kind, one_of, seconds, text, whole, wrong
 from arbiter.memory._outcomes import Called, call, gated, settled, unknown_names
 from arbiter.memory._quiet import Held, Processed, Quiet, stub
@@ -296,6 +296,7 @@ class EvaluationCycle(EvaluatorGroup):
                     ctx.trimmed = self._of_their_users(trimmed, turn.place)
                     with at_work(turn.run.config):
                         await self._empty_bins(ctx)
+                        await self._hide_answers(ctx)
                         await self._read_others_first(ctx)
                         outcome = await self._run(turn.evaluators, ctx)
                     done = _done(outcome)
@@ -326,6 +327,18 @@ class EvaluationCycle(EvaluatorGroup):
             _log.warning(
                 "forgotten records that can no longer be undone were not deleted: %s", type(exc).__name__
             )
+
+    async def _hide_answers(self, ctx: EvalContext) -> None:
+        """Note the agent's answers to a message that is off the record: if the thread loses the message, nothing
+        else says that they are, too."""
+        answers = [str(part.id) for part in ctx.new_messages if isinstance(part, AIMessage) and part.id]
+        asked = "" if ctx.message is None else text_of(ctx.message)
+        if ctx.store is None or not answers or not off_the_record(asked):
+            return
+        try:
+            await ctx.tombstones.bury(answers, at=ctx.clock())
+        except Exception as exc:
+            _log.warning("answers off the record could not be noted: %s", type(exc).__name__)
 
     async def _read_others_first(self, ctx: EvalContext) -> None:
         """Read the threads that wait and in which the speaker of a possible wish to forget has spoken: their

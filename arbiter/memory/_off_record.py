@@ -195,7 +195,7 @@ def without_hidden(messages: Sequence[BaseMessage], hidden: Collection[str] = ()
 
 def is_on_record(messages: Sequence[BaseMessage], place: int, hidden: Collection[str] = ()) -> bool:
     """True if `on_record` keeps the message at that place, without reading others than those that it answers."""
-    if not counts(messages[place]):
+    if not counts(messages[place]) or messages[place].id in hidden:
         return False
     for at in range(place, -1, -1):
         message = messages[at]
@@ -217,6 +217,6 @@ def on_record(messages: Iterable[BaseMessage], hidden: Collection[str] = ()) -> 
             continue
         if isinstance(message, HumanMessage):
             answers_hidden = message.id in hidden or off_the_record(text_of(message))
-        if not answers_hidden:
+        if not (answers_hidden or message.id in hidden):
             kept.append(message)
     return kept

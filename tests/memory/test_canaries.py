@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from langchain_core.embeddings import Embeddings
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
@@ -206,3 +206,33 @@ async def _search(cycle: EvaluationCycle, query: str) -> None:
     ns = ("arbiter", "memory", "agent", "facts", "ada")
     await cycle.store.aput(ns, "1", {"claim": "User lives in Oslo"})
     await cycle.store.asearch(ns, query)
+
+
+@pytest.mark.parametrize("evaluates", [FactEvaluator, ReflectionEvaluator, GoalEvaluator])
+def test_an_answer_off_the_record_stays_so_when_the_thread_is_trimmed(evaluates: Any) -> None:
+    """The thread has the answer, and no more the message that has put it off the record; in another process, too."""
+
+    def reply(state: MessagesState) -> dict[str, Any]:
+        gone = [RemoveMessage(id=str(message.id)) for message in state["messages"][:-2]]
+        said = "So you leave in May" if "record" in state["messages"][-1].text else "ok"
+        return {"messages": [*gone, AIMessage(said)]}
+
+    saver, embeddings = InMemorySaver(), Listening()
+    store = InMemoryStore(index={"dims": 2, "embed": embeddings, "fields": ["claim"]})
+    builder = StateGraph(MessagesState).add_node("reply", reply).add_edge(START, "reply")
+    config: Any = {"configurable": {"thread_id": "room", "user_id": "ada"}}
+    models = [Scripted(answers=["{}"]) for _ in range(3)]
+    said = ("Off the record: I have told my boss", "Well", "And now?")
+    for text, model in zip(said, models, strict=True):
+        cycle = EvaluationCycle(store=store, evaluator_model=model, conversation_length=2)
+        cycle.memory.create_goal("room", "Find a job", ["Apply"], entity_id="ada", id="goal")
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_evaluation_cycle(cycle)
+        arbiter_os.add_evaluator(evaluates())
+        arbiter_os.add_advisor(FactsProvider())
+        app = arbiter_os.govern(builder.compile(checkpointer=saver), {"reply": "RESPOND"})
+        app.invoke({"messages": [HumanMessage(text)]}, config)
+        arbiter_os.drain(20)
+    shown = [model.prompt(call) for model in models for call in range(model.calls)] + embeddings.given
+    assert shown
+    assert not [text for text in shown if "May" in text or "boss" in text]
