@@ -292,15 +292,15 @@ class EvaluationCycle(EvaluatorGroup):
                 self._busy.add(room_id)
                 try:
                     ctx = await self._context_of(turn)
-                    trimmed = self._quiet.trimmed(ctx, saved=turn.run.saved)
-                    ctx.trimmed = self._of_their_users(trimmed, turn.place)
+                    ctx.trimmed = self._of_their_users(self._quiet.trimmed(ctx, turn.given), turn.place)
                     with at_work(turn.run.config):
                         await self._empty_bins(ctx)
                         await self._hide_answers(ctx)
                         await self._read_others_first(ctx)
                         outcome = await self._run(turn.evaluators, ctx)
                     done = _done(outcome)
-                    self._quiet.heard(ctx.whole(), self._left(turn.evaluators, ctx, done), done)
+                    left = self._left(turn.evaluators, ctx, done)
+                    self._quiet.heard(ctx.whole(), left, done, turn.given)
                     return outcome
                 finally:
                     self._busy.discard(room_id)
@@ -513,7 +513,7 @@ class EvaluationCycle(EvaluatorGroup):
         )
         turn = Turn(evaluators=(), run=run, ended_at=now, runtime=None, messages=[*messages], new_messages=[])
         ctx = await self._context_of(turn)
-        ctx.trimmed = self._of_their_users(self._quiet.trimmed(ctx, saved=True), turn.place)
+        ctx.trimmed = self._of_their_users(self._quiet.trimmed(ctx, ()), turn.place)
         ctx = ctx.whole()
         ctx.did_respond = ctx.quiet = True
         # The same messages are the same turn, whichever process counts them.

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -67,6 +67,8 @@ class Held:
     evaluators: Sequence[CognitiveEvaluator]
     since: float = 0.0
     due: float = 0.0
+    seen: frozenset[str | None] = frozenset()
+    """The ids of the last messages of the thread, also of turns that were none of these evaluators'."""
     again_in: float | None = None
     """Seconds after which a failed attempt may be repeated, if there was one."""
 
@@ -110,12 +112,12 @@ class Quiet:
         """True if a turn of that thread has ended in this process, and was not too long ago."""
         return room_id in self._known
 
-    def trimmed(self, ctx: EvalContext, *, saved: bool) -> list[BaseMessage]:
+    def trimmed(self, ctx: EvalContext, given: Collection[str | None] | None) -> list[BaseMessage]:
         """The messages that the thread has lost since the turn before, oldest first: they may be unread.
 
         Only the beginning of a conversation is trimmed; a message that is removed from its middle or end is not
-        wanted. If nothing is left in a thread that is `saved`, it was either trimmed at a later step, or begun anew
-        at an earlier one.
+        wanted. `given` are the ids of the messages before the node run, None in a thread without checkpoints:
+        if nothing is left of a thread, and nothing was, it was begun anew.
         """
         before = self._rooms.get(ctx.room_id)
         if before is None or before.ctx.item.namespace != ctx.item.namespace:
@@ -123,11 +125,15 @@ class Quiet:
         ids = {message.id for message in originals(ctx.messages)}
         kept = originals(before.ctx.messages)
         lost = next((place for place, message in enumerate(kept) if message.id in ids), None)
-        is_new = lost is None and saved and ctx.item.step <= before.ctx.item.step
+        is_new = lost is None and given is not None and before.seen.isdisjoint(given)
         return [] if is_new else [*kept[:lost]]
 
     def heard(
-        self, ctx: EvalContext, evaluators: Sequence[CognitiveEvaluator], done: Container[str] = ()
+        self,
+        ctx: EvalContext,
+        evaluators: Sequence[CognitiveEvaluator],
+        done: Container[str],
+        given: Collection[str | None] | None,
     ) -> None:
         """Note that a turn has ended. The thread waits for `evaluators`, and for those for which it has waited
         before and which are not `done`: this turn may have been none of theirs."""
@@ -143,7 +149,10 @@ class Quiet:
             # Turns in the background may end in another order.
             is_late = before is not None and (not is_theirs or _is_earlier(ctx, before.ctx))
             kept = before.ctx if before is not None and is_late else _kept(ctx, self.messages_key)
-            self._add(Held(ctx=kept, evaluators=evaluators, since=now, due=due))
+            seen = frozenset(message.id for message in _last(ctx, _MESSAGES))
+            if before is not None and not is_theirs and given is not None and before.seen.isdisjoint(given):
+                seen = before.seen  # messages of another graph, or of a thread that was begun anew
+            self._add(Held(ctx=kept, evaluators=evaluators, since=now, due=due, seen=seen))
         if self.after_s is not None and before is None:
             self._hasten(ctx, now, self.after_s / _SOONER)
         self._set_timer()
@@ -158,7 +167,7 @@ class Quiet:
             now = asyncio.get_running_loop().time()
             due = math.inf if self.after_s is None else now + held.again_in
             ctx = replace(held.ctx, prior={}, events=[], budget=CallBudget(held.ctx.budget.limit))
-            self._add(Held(ctx=ctx, evaluators=held.evaluators, since=now, due=due))
+            self._add(Held(ctx=ctx, evaluators=held.evaluators, since=now, due=due, seen=held.seen))
             self._set_timer()
 
     def take(self, room_id: str) -> Held | None:
@@ -292,7 +301,7 @@ def _kept(ctx: EvalContext, messages_key: str) -> EvalContext:
     most = max(_MESSAGES, 2 * ctx.conversation_length) + 8
     messages = _last(ctx, most)
     new = {message.id for message in ctx.new_messages}
-    record = stub(ctx.item.id, ctx.node, ctx.ended_at.timestamp(), ctx.item.step, ctx.item.namespace)
+    record = stub(ctx.item.id, ctx.node, ctx.ended_at.timestamp(), ctx.item.namespace)
     config = ctx.config.get("configurable") or {}
     return replace(
         ctx,
@@ -310,8 +319,8 @@ def _kept(ctx: EvalContext, messages_key: str) -> EvalContext:
     )
 
 
-def stub(id: str, node: str, at: float, step: int = 0, namespace: str = "") -> Record:
+def stub(id: str, node: str, at: float, namespace: str = "") -> Record:
     """A node run that has ended, without its states."""
-    record = Record(id, node, None, step, namespace, at)
+    record = Record(id, node, None, 0, namespace, at)
     record.status = "completed"
     return record

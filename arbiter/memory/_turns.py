@@ -118,6 +118,11 @@ class Turn:
     new_messages: Sequence[Any]
 
     @property
+    def given(self) -> set[str | None] | None:
+        """The ids of the messages that the node was given; None if the thread has no checkpoints."""
+        return {getattr(part, "id", None) for part in self.messages} if self.run.saved else None
+
+    @property
     def place(self) -> Place:
         return place_of(self.run.config, self.runtime)
 

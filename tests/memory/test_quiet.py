@@ -67,6 +67,7 @@ class Chat:
         *,
         reflects: bool = False,
         saver: Any = None,
+        plan: Any = None,
         reply: Any = None,
         **options: Any,
     ) -> None:
@@ -79,7 +80,7 @@ class Chat:
         if reflects:
             self.os.add_evaluator(ReflectionEvaluator())
         graph = StateGraph(MessagesState)
-        graph.add_node("plan", lambda state: {})
+        graph.add_node("plan", plan or (lambda state: {}))
         graph.add_node("reply", reply or (lambda state: {"messages": [AIMessage("ok")]}))
         graph.add_edge(START, "plan")
         graph.add_edge("plan", "reply")
@@ -536,6 +537,28 @@ def test_a_message_that_is_removed_is_not_learned() -> None:
     chat.says(SAID[2])
     assert chat.os.drain(20)
     assert chat.knows() == {SAID[0], SAID[2]}
+
+
+def test_a_thread_that_begins_anew_leaves_nothing_to_learn() -> None:
+    """A user goes back and says something else instead of the first message."""
+    chat = Chat()
+    chat.says(SAID[0])
+    config: Any = {"configurable": {"thread_id": "room", "user_id": "ada"}}
+    first: Any = [*chat.app.get_state_history(config)][-1]
+    first.config["configurable"]["user_id"] = "ada"
+    chat.app.invoke({"messages": [HumanMessage(SAID[1])]}, first.config)
+    assert chat.os.drain(20)
+    assert chat.knows() == {SAID[1]}
+
+
+def test_messages_that_another_node_has_trimmed_are_learned() -> None:
+    def trim(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [RemoveMessage(id=str(message.id)) for message in state["messages"][:-1]]}
+
+    chat = Chat(plan=trim)
+    chat.says(*SAID)
+    assert chat.os.drain(20)
+    assert chat.knows() == {*SAID}
 
 
 def test_lost_messages_are_forgotten_with_everything() -> None:
