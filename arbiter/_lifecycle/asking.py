@@ -9,7 +9,17 @@ from typing import Any, Literal
 from langgraph.errors import GraphBubbleUp
 
 from arbiter._lifecycle.outcomes import denied, log
-from arbiter._lifecycle.requests import TAKEN, Answered, Ask, Begin, Entry, Raised, ReadCheckpoint, Steps
+from arbiter._lifecycle.requests import (
+    TAKEN,
+    Answered,
+    Ask,
+    Begin,
+    Entry,
+    IsUsed,
+    Raised,
+    ReadCheckpoint,
+    Steps,
+)
 from arbiter._lifecycle.runs import NodeRun
 from arbiter._values.states import as_state, digest, thaw, with_fields, with_own
 from arbiter.errors import ApprovalUsedError, ConfigurationError, describe, nearest
@@ -195,9 +205,13 @@ def _begin_asking(run: NodeRun, payload: Mapping[str, Any]) -> Steps:
         if type(saved) is Raised:
             return saved
         run.saved = saved
-    if run.is_running:
-        return _used_elsewhere(run, payload["policy"])
     assert run.saved is not None
+    if not run.saved.done:
+        used = yield IsUsed()
+        if type(used) is Raised:
+            return used
+        if used:
+            return _used_elsewhere(run, payload["policy"])
     entry, since = run.saved.entry, 0
     if entry is not None:
         lasts = run.saved.paused or run.pending_question is not None or entry["failed"] < entry["retries"]

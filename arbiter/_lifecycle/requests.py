@@ -141,6 +141,12 @@ class ReadCheckpoint:
 
 
 @dataclass(slots=True)
+class IsUsed:
+    """Find out whether another execution in this process has used the approvals of this task: the body runs on them,
+    or has run on them and is done. Sends True or False."""
+
+
+@dataclass(slots=True)
 class OutputOf:
     """Find the output of an earlier task of this node that is no longer in memory. Sends `(output,)` or None."""
 
@@ -195,6 +201,8 @@ class Saved:
     """The latest note that the body began to run on approvals."""
     paused: bool = False
     """True if the body then paused, so that it continues with them."""
+    done: bool = False
+    """True if the task has ended: this is a replay."""
     spent: Spent = field(default_factory=dict[str, Any])
     notes: Sequence[Mapping[str, Any]] = ()
     """The notes about this task, in any order."""
@@ -237,7 +245,7 @@ TAKEN = NoAnswer()
 """Another execution of the graph uses the answer."""
 Unusual = list[tuple[Registration[PolicyChecker], Verdict | Raised]]
 """The verdicts that do not simply allow, and the exceptions of checkers."""
-Saving = Ask | Begin | Stopped | Spend | ReadCheckpoint | OutputOf | SaveNote
+Saving = Ask | Begin | IsUsed | Stopped | Spend | ReadCheckpoint | OutputOf | SaveNote
 """Requests that need the checkpointer."""
 Op = Call | CallAll | Body | Resolve | Saving
 Steps = Generator[Op, Any, Any]

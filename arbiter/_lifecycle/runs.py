@@ -186,6 +186,8 @@ class NodeRun:
     """The number of further times that the body may begin on the approvals."""
     entry: Entry | None
     """The note that the body has begun on approvals."""
+    claims: Sequence[str] = ()
+    """The names of what has begun on approvals in this attempt: the task, and the calls of functions in its body."""
     capped: PolicyRouter | None
     """The router that wants the best attempt, because it may not redirect again."""
     may_have_asked: bool
@@ -491,11 +493,6 @@ class NodeRun:
 
     def astream_body(self, buffered: bool) -> AsyncIterator[Any]:
         raise NotImplementedError
-
-    @property
-    def is_running(self) -> bool:
-        """True if another execution in this process has begun on approvals of this task and has not ended."""
-        return False
 
     @property
     def saver(self) -> Any:

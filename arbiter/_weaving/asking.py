@@ -5,7 +5,7 @@ Notes about them are stored next to the checkpoint, see `notes.py` and "Approval
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count, takewhile
 from threading import local
@@ -36,6 +36,8 @@ from langgraph.types import Interrupt, interrupt
 
 from arbiter._lifecycle.requests import NO_ANSWER, TAKEN, Answered, Ask, Entry, Question, Saved, Spend
 from arbiter._lifecycle.saving import Access, Put, Wait
+from arbiter._threads.forks import new_lock
+from arbiter._values.recent import Recent
 from arbiter._weaving.channel import conf_of, runs_in
 from arbiter._weaving.notes import Writes, note, note_first, read, read_again, read_first
 from arbiter.errors import describe
@@ -127,8 +129,8 @@ def read_saved(conf: Mapping[str, Any], task: str) -> Access[Saved]:
         ],
         entry=entry,
         paused=entry is not None and f"paused {entry['entry']}" in notes,
+        done=task in writes.done,
         spent=writes.spent,
-        # If it is done, this is a replay.
         notes=()
         if task in writes.done
         else [note for name, note in notes.items() if name.startswith("attempt ")],
@@ -183,9 +185,11 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
     notes = writes.notes(task)
     ask, spot = str(op.number), at
     if at is not None:
-        ask, again = _unused(notes, f"at {at - _ours_in(pad.resume)}")
+        ask, earlier = _unused(notes, f"at {at - _ours_in(pad.resume)}")
+        if earlier and (yield from is_used(conf, claims_of(config, earlier))):
+            return TAKEN
         op.use = f"{ask}: {len(_begun(notes, ask))}"
-        if again:  # the mark of the earlier answer keeps the place, and the new answer comes last
+        if earlier:  # the mark of the earlier answer keeps the place, and the new answer comes last
             op.payload = {**op.payload, "note": _USED}
             if f"ask {ask}" not in notes:
                 _keep_for_later(pad, task, notes)
@@ -241,11 +245,13 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
 _USED = "the earlier approval is used: the function has begun on it"
 
 
-def _unused(notes: Mapping[str, Any], place: str) -> tuple[str, bool]:
-    """The name of the question to ask at a place in a body, and True if an earlier approval there is used."""
+def _unused(notes: Mapping[str, Any], place: str) -> tuple[str, list[str]]:
+    """The name of the question to ask at a place in a body, and the runs on the earlier approvals there, if these are
+    used."""
     asks = chain((place,), (f"{place} again {number}" for number in count(1)))
-    ask = next(ask for ask in asks if not _is_used(notes, ask))
-    return ask, ask != place
+    used = list(takewhile(lambda ask: _is_used(notes, ask), asks))
+    ask = f"{place} again {len(used)}" if used else place
+    return ask, [use for each in used for use in _begun(notes, each)]
 
 
 def _keep_for_later(pad: Any, task: str, notes: Mapping[str, Any]) -> None:
@@ -518,8 +524,11 @@ def _place_by_id(conf: Mapping[str, Any]) -> None:
 # Bodies that humans have approved -----------------------------------------------------------------
 
 
-bodies: set[str] = set()
-"""The tasks of this process whose bodies run on approvals."""
+_running: set[str] = set()
+"""What runs on approvals in this process: tasks, and calls of functions in them."""
+_done = Recent[str, None](1000)
+"""The last of these that came to their end. LangGraph may not have saved the outputs of their tasks yet."""
+_lock = new_lock()
 
 
 def begin_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[bool]:
@@ -528,8 +537,32 @@ def begin_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[bool
     stands = yield from note_first(conf, places_of(conf)[0], task, f"entry {entry['entry']}", entry)
     if stands is not None:
         return False
-    bodies.add(task)
+    _running.add(task)
     return True
+
+
+def let_go(claims: Sequence[str], *, is_done: bool) -> None:
+    """Note that what ran on approvals has ended; `is_done` is True if its task has an output."""
+    if is_done:
+        with _lock:
+            _done.update(dict.fromkeys(claims))
+    _running.difference_update(claims)
+
+
+def is_used(conf: Mapping[str, Any], claims: Sequence[str]) -> Access[bool]:
+    """True if another execution in this process runs one of these on its approvals, or has run it to the end.
+
+    LangGraph saves the output of its task in the background. Until then the checkpoint looks as after a crash.
+    """
+    if any(claim in _running for claim in claims):
+        return True
+    for pause in PAUSES if any(claim in _done for claim in claims) else ():
+        for place in places_of(conf):
+            found = yield from read_again(conf, place)
+            if found is not None and conf[CONFIG_KEY_TASK_ID] in found.done:
+                return True
+        yield Wait(pause)
+    return False
 
 
 def pause_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[None]:
@@ -547,7 +580,13 @@ def begin_function(config: RunnableConfig, uses: Sequence[str], retries: int) ->
         task = conf[CONFIG_KEY_TASK_ID]
         if (yield from note_first(conf, places[0], task, f"begun {use}", about)) is not None:
             return False
+    _running.update(claims_of(config, uses))
     return True
+
+
+def claims_of(config: RunnableConfig, uses: Iterable[str]) -> list[str]:
+    """The names of the calls of a function on the approvals `uses`."""
+    return [f"{conf_of(config)[CONFIG_KEY_TASK_ID]} {use}" for use in uses]
 
 
 def pause_function(config: RunnableConfig, uses: Sequence[str]) -> Access[None]:

@@ -25,7 +25,15 @@ from arbiter._lifecycle.runs import NodeRun, Schemas, current_run
 from arbiter._lifecycle.saving import Access
 from arbiter._threads.forks import new_lock
 from arbiter._values.states import SeenDict, has_parts_of
-from arbiter._weaving.asking import ask_human, begin_function, is_resumed, pause_function, saver_of
+from arbiter._weaving.asking import (
+    ask_human,
+    begin_function,
+    claims_of,
+    is_resumed,
+    let_go,
+    pause_function,
+    saver_of,
+)
 from arbiter._weaving.executions import begin_call, end_call
 from arbiter._weaving.node import without_effects
 from arbiter._weaving.tools import HeldTools
@@ -118,6 +126,12 @@ class FunctionCall(NodeRun):
             self._remember()
 
     def _remember(self) -> None:
+        if self.claims:
+            if self.parent is None:
+                let_go(self.claims, is_done=False)
+            else:  # no other execution may begin before the output of the whole node is saved
+                with _lock:
+                    self.parent.claims = (*self.parent.claims, *self.claims)
         if self.told is not None:
             self.tell_ended()
         if self._execution is not None:
@@ -193,7 +207,10 @@ class FunctionCall(NodeRun):
                 return Saved()
             case Begin():
                 config = cast(RunnableConfig, self.config)
-                return (yield from begin_function(config, self._uses, op.entry["retries"]))
+                if not (yield from begin_function(config, self._uses, op.entry["retries"])):
+                    return False
+                self.claims = claims_of(config, self._uses)
+                return True
             case Stopped() if op.paused:
                 return (yield from pause_function(cast(RunnableConfig, self.config), self._uses))
             case _:

@@ -45,6 +45,7 @@ from arbiter._lifecycle.registry import Plan
 from arbiter._lifecycle.requests import (
     Ask,
     Begin,
+    IsUsed,
     OutputOf,
     ReadCheckpoint,
     Saved,
@@ -59,12 +60,13 @@ from arbiter._values.states import as_state, joined
 from arbiter._weaving.asking import (
     ask_human,
     begin_body,
-    bodies,
     body_answers,
     finished_siblings,
     finished_tasks,
+    is_used,
     keep_draft,
     keeps_answers,
+    let_go,
     no_answer,
     note_spent,
     pause_body,
@@ -334,7 +336,12 @@ class NodeAttempt(NodeRun):
             case ReadCheckpoint():
                 return (yield from read_saved(self._conf, self.record.id))
             case Begin():
-                return (yield from begin_body(self._conf, op.entry))
+                if not (yield from begin_body(self._conf, op.entry)):
+                    return False
+                self.claims = (*self.claims, self.record.id)
+                return True
+            case IsUsed():
+                return (yield from is_used(self._conf, [self.record.id]))
             case Stopped():
                 return (yield from (pause_body(self._conf, op.entry) if op.paused else spend(self._conf)))
             case _ if not self.is_saved:
@@ -392,14 +399,10 @@ class NodeAttempt(NodeRun):
     def answered(self) -> int:
         return body_answers(self.config)
 
-    @property
-    def is_running(self) -> bool:
-        return self.record.id in bodies
-
     def let_go(self) -> None:
         """End this attempt."""
-        if self.entry is not None:
-            bodies.discard(self.record.id)
+        if self.claims:
+            let_go(self.claims, is_done=self.record.status == "completed")
         if self.told is not None and self.record.status != "completed" and self.redirect is None:
             self.tell_ended()  # it raised: no writer follows
 

@@ -21,7 +21,7 @@ from langgraph.types import Command, RetryPolicy, Send, interrupt
 
 from arbiter import ArbiterOS, History, PolicyViolationError, Verdict
 from arbiter._values.states import digest
-from arbiter._weaving import notes
+from arbiter._weaving import asking, notes
 from arbiter.checkers import ApprovalChecker
 from arbiter.errors import ApprovalUsedError
 from arbiter.instructions import TOOL_CALL
@@ -604,6 +604,116 @@ def test_executions_that_resume_one_pause_at_once_run_the_body_once(
         assert "done" in outcomes
         assert {*outcomes} <= {"done", "asked", "used, says boss"}
         assert app.get_state(thread("1")).values["log"] == ["pay", "last"]
+
+
+class LateSaver(InMemorySaver):
+    """Saves the output of a node late, as a database far away does."""
+
+    def late(self) -> float:
+        return 0.3
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        if any(channel == "log" for channel, _ in writes):
+            time.sleep(self.late())
+        super().put_writes(config, writes, task_id, task_path)
+
+    async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        if any(channel == "log" for channel, _ in writes):
+            await asyncio.sleep(self.late())
+        super().put_writes(config, writes, task_id, task_path)
+
+    def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        if checkpoint["channel_values"].get("log"):
+            time.sleep(self.late())
+        return super().put(config, checkpoint, metadata, new_versions)
+
+    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        if checkpoint["channel_values"].get("log"):
+            await asyncio.sleep(self.late())
+        return super().put(config, checkpoint, metadata, new_versions)
+
+
+@pytest.mark.lengthy
+@MODES
+@pytest.mark.parametrize("decided", ["approval", "own pause", "escalation", "function"])
+def test_an_approval_is_used_before_the_output_is_saved(decided: str, mode: str) -> None:
+    """Who clicks three times pays once: a late click neither runs the body nor asks what the next one answers."""
+    saver = LateSaver()
+    paid: list[str] = []
+    has_paid = threading.Event()
+
+    def pay(state: Any) -> dict[str, Any]:
+        if decided == "own pause":
+            interrupt("pin?")
+        paid.append("pay")
+        has_paid.set()
+        return {"log": ["pay"]}
+
+    def app() -> Any:
+        arbiter_os = ArbiterOS()
+        if decided == "escalation":
+            arbiter_os.add_policy_router(EscalationRouter("boss", target_nodes=["pay"]))
+        else:
+            arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+        if decided != "function":
+            return arbiter_os.govern(chain(pay, Spy("last"), checkpointer=saver))
+        governed = arbiter_os.govern(pay)
+
+        def node(state: Any) -> Any:
+            return governed(state)
+
+        return arbiter_os.govern(chain(node, Spy("last"), checkpointer=saver))
+
+    outcomes: list[str] = []
+
+    def click() -> None:
+        try:
+            found = run(app(), Command(resume="approve"), thread("1"), mode=mode)
+            outcomes.append("asked" if "__interrupt__" in found else "done")
+        except ApprovalUsedError:
+            outcomes.append("used")
+
+    asked(app().invoke({"log": []}, thread("1")))
+    if decided == "own pause":
+        assert asked(app().invoke(Command(resume="approve"), thread("1"))) == "pin?"
+    clicks = [threading.Thread(target=click) for _ in range(3)]
+    clicks[0].start()
+    assert has_paid.wait(PATIENCE)
+    for each in clicks[1:]:
+        time.sleep(0.05)
+        each.start()
+    for each in clicks:
+        each.join()
+    assert paid == ["pay"]
+    assert sorted(outcomes) == ["done", "used", "used"]
+    assert app().get_state(thread("1")).values["log"] == ["pay", "last"]
+
+
+@pytest.mark.lengthy
+@MODES
+def test_an_approval_whose_output_could_not_be_saved_is_asked_for_anew(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(LateSaver):
+        def late(self) -> float:
+            if full:
+                raise OSError("the disk is full")
+            return 0
+
+    monkeypatch.setattr(asking, "PAUSES", (0.01, 0.02))
+    full: list[bool] = []
+    spy = Spy("pay")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+    app = arbiter_os.govern(chain(spy, Spy("last"), checkpointer=Full()))
+    app.invoke({"log": []}, thread("1"))
+    full.append(True)
+    with pytest.raises(OSError, match="full"):
+        run(app, Command(resume="approve"), thread("1"), mode=mode)
+    full.clear()
+    again = asked(run(app, Command(resume="approve"), thread("1"), mode=mode))
+    assert again["note"].startswith("the earlier approval is used")
+    assert run(app, Command(resume="approve"), thread("1"), mode=mode)["log"] == ["pay", "last"]
 
 
 @contextmanager
