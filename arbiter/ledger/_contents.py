@@ -250,6 +250,9 @@ class Capture:
         if isinstance(value, Enum):
             where = {"module": kind.__module__, "class": kind.__qualname__, "name": value.name}
             return {"$enum": {**where, "value": self.value(value.value, depth + 1)}}
+        if isinstance(value, Digest):
+            # The history keeps digests itself. No rule of a replay may take one for the value.
+            return self._text("$digest", str(value))
         if isinstance(value, str):
             return str.__str__(value)
         if isinstance(value, bool | int | float):
@@ -297,7 +300,7 @@ def capture(value: Any, states: States = "bounded") -> Any:
 
 def _digest(value: Any) -> dict[str, Any]:
     """The mark of a value by its digest; a value that equals no other, such as a lock, has none."""
-    if isinstance(value, Digest):  # the history keeps digests itself
+    if isinstance(value, Digest):
         return {"$digest": str(value)}
     try:
         return {"$digest": digest(value)}

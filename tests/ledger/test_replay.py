@@ -340,6 +340,20 @@ def test_a_rule_that_reads_missing_contents_has_no_decision(
         assert ledger.replay(elsewhere, allow=["tests."]).summary.unknown == 1
 
 
+@pytest.mark.parametrize("states", ["full", "bounded", "digest"])
+@pytest.mark.parametrize("needs", ['input.note == "plain"', 'input.note != "plain"', "size(input.note) > 9"])
+def test_no_rule_takes_a_digest_that_the_history_kept_for_the_value(
+    tmp_path: Path, states: Any, needs: str
+) -> None:
+    """With `snapshot="digest"` the record has digests, whatever the ledger would keep."""
+    with Ledger(tmp_path / "l.db", states=states) as ledger:
+        app = ArbiterOS(ledger=ledger, snapshot="digest").govern(chain(Spy("pay"), state=Note))
+        app.invoke({"note": "plain", "amount": 7})
+        report = ledger.replay(pack(tmp_path, "asks", f"name: asks, use: condition, deny_when: '{needs}'"))
+        assert dict(report.unknown) == {"input.note was kept as a digest": 1}
+        assert (report.summary.same, list(report)) == (0, [])
+
+
 class Note(TypedDict, total=False):
     note: str
     amount: int
