@@ -456,6 +456,46 @@ def test_runs_whose_thread_is_forgotten_meanwhile_go_on() -> None:
         ]
 
 
+def in_order(*parts: tuple[str, Any], **options: Any) -> Any:
+    """A compiled graph of named nodes, some of which are graphs, one after another."""
+    builder: Any = StateGraph(State)
+    for name, node in parts:
+        builder.add_node(name, node)
+    names = [START, *(name for name, _ in parts)]
+    for before, name in pairwise(names):
+        builder.add_edge(before, name)
+    return builder.compile(**options)
+
+
+@MODES
+def test_a_subgraph_that_keeps_its_state_stands_before_the_node_that_ran_it(mode: str) -> None:
+    """In each run, within another subgraph too, and whatever is inside of it."""
+    deep = in_order(("in1", Spy("in1")), ("in2", Spy("in2")), checkpointer=True)
+    plain = in_order(("in3", Spy("in3")), ("deep", deep))
+    keeps = in_order(("in4", Spy("in4")), ("plain", in_order(("in5", Spy("in5")))), checkpointer=True)
+    graph = in_order(
+        ("first", Spy("first")), ("outer", plain), ("keeps", keeps), checkpointer=InMemorySaver()
+    )
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(graph)
+    for _ in range(3):
+        run(app, {"log": []}, thread("a"), mode=mode)
+    known = arbiter_os.history_of(thread_id="a")
+    once = ["first", "in3", "in1", "in2", "deep", "outer", "in4", "in5", "plain", "keeps"]
+    assert [item.node for item in known.items()] == 3 * once
+
+
+def test_a_subgraph_whose_node_is_no_longer_kept_stands_where_it_ran() -> None:
+    """The node that ran it began first, so it is dropped first; that of another run is not taken for it."""
+    inner = in_order(("in1", Spy("in1")), ("in2", Spy("in2")), checkpointer=True)
+    arbiter_os = ArbiterOS(keep=7)
+    app = arbiter_os.govern(in_order(("sub", inner), ("last", Spy("last")), checkpointer=InMemorySaver()))
+    for _ in range(2):
+        app.invoke({"log": []}, thread("a"))
+    known = arbiter_os.history_of(thread_id="a")
+    assert [item.node for item in known.items()] == ["in1", "in2", "last", "in1", "in2", "sub", "last"]
+
+
 @MODES
 def test_history_inside_a_node_is_that_of_its_run(mode: str) -> None:
     arbiter_os = ArbiterOS()

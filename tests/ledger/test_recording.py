@@ -26,6 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 
 from arbiter import (
@@ -112,6 +113,21 @@ def test_a_stored_history_counts_as_the_one_in_memory(tmp_path: Path) -> None:
         assert [known.count(), known.count("TOOL_CALL"), known.count(node="check")] == [6, 3, 3]
         assert ledger.history("t", run=-1).count() == 2
         assert repr(stored) == "<StoredHistory: 6 supersteps, 6 items>"
+
+
+def test_a_stored_history_has_the_order_of_the_one_in_memory(tmp_path: Path) -> None:
+    """Also the node runs of a subgraph that keeps its state, which end before the node that ran them."""
+    inner = chain(Spy("in1"), Spy("in2"), checkpointer=True)
+    builder: Any = StateGraph(State)
+    builder.add_node("sub", inner)
+    builder.add_edge(START, "sub")
+    with Ledger(tmp_path / "l.db", states="full") as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+        for _ in range(2):
+            app.invoke({"log": []}, conf("t"))
+        assert ledger.flush(60)
+        assert ledger.history("t").to_dicts() == arbiter_os.history_of(thread_id="t").to_dicts()
 
 
 def test_drafts_and_errors_come_back_as_they_were(tmp_path: Path) -> None:
