@@ -182,8 +182,12 @@ def put_question(run: NodeRun, payload: Mapping[str, Any], key: str, subject: st
         if found.ignored:
             decision.stands = True
             log(run, "%s was %s", question["policy"], decision.signature)
-        if found.asked_at is not None:
-            asked = replace(asked, asked_at=found.asked_at)
+        if found.asked_at is not None:  # the run asked before it paused, and has come here again
+            question = {**question, "asked_at": found.asked_at}
+            if terms.expires_after is not None:
+                question["expires_at"] = found.asked_at + terms.expires_after
+            asked = replace(asked, asked_at=found.asked_at, payload=question)
+            account.questions = (*account.questions[:-1], asked)
         answer = Answer(
             question=asked, kind=decision.kind, by=decision.by, at=found.at, detail=decision.detail
         )

@@ -174,7 +174,7 @@ class Event(Waiting):
     source: str = field(default="", init=False)
     """The checkpoint that a recovered event comes from: within it, equal siblings count."""
     nonce: str = field(default="", init=False)
-    """Tells recovered events apart, whose tasks may be unknown."""
+    """Tells recovered events apart, whose tasks may be unknown, and answers to the same question of one attempt."""
 
     def where(self) -> tuple[Origin, int]:
         return self.origin, self.at
@@ -186,7 +186,7 @@ class Event(Waiting):
     def key(self) -> str:
         origin, kind, of = self.origin, self.kind, self.nonce
         if kind == "answer":
-            of = str(self.fields.get("question", ""))
+            of = "\0".join((of, str(self.fields.get("question", ""))))
         elif kind == "judged":
             of = "\0".join((of, *sorted([storable(parts[0]) for parts in self.evals])))
         return key_of(origin.execution, f"{origin.run}\0{self.task or ''}\0{self.attempt or 0}\0{kind}\0{of}")

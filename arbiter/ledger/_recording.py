@@ -84,8 +84,8 @@ class Recording(HistoryListener):
                 _add_unusual(run.contents, item, take)
             run.size = take.size
         if record.account is not None:
-            for answer in item.answers:
-                self._answered(record, answer)
+            for number, answer in enumerate(item.answers):
+                self._answered(record, answer, number)
         self._writer.add(run)
 
     def started(self, item: HistoryItem, at: float) -> Event:
@@ -143,7 +143,7 @@ class Recording(HistoryListener):
             keeping=self.keeping,
         )
 
-    def _answered(self, record: Record, answer: Any) -> None:
+    def _answered(self, record: Record, answer: Any, number: int) -> None:
         question = answer.question
         fields = {
             "node": record.node,
@@ -155,6 +155,7 @@ class Recording(HistoryListener):
             "asked_at": micros(question.asked_at),
         }
         event = self._event("answer", record, answer.at, fields)
+        event.nonce = str(number)  # a question whose answer came too late is asked again in the same attempt
         states = self.keeping.states
         if states != "none":
             event.contents = {

@@ -43,6 +43,7 @@ from arbiter import (
     Verdict,
 )
 from arbiter._databases import writing
+from arbiter.checkers import ApprovalChecker
 from arbiter.ledger import Ledger, LedgerUnavailable
 from arbiter.ledger._contents import CHARS, Capture, capture, dumped, restored
 from arbiter.ledger._fitting import fitted
@@ -113,6 +114,37 @@ def test_a_stored_history_counts_as_the_one_in_memory(tmp_path: Path) -> None:
         assert [known.count(), known.count("TOOL_CALL"), known.count(node="check")] == [6, 3, 3]
         assert ledger.history("t", run=-1).count() == 2
         assert repr(stored) == "<StoredHistory: 6 supersteps, 6 items>"
+
+
+@MODES
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_each_answer_is_kept_with_the_time_at_which_its_question_was_asked(
+    tmp_path: Path, late: int, mode: str
+) -> None:
+    """An answer that comes too late is followed by the same question, with times and an answer of its own."""
+    now = [1000.0]
+    with Ledger(tmp_path / "l.db") as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger, clock=lambda: now[0])
+        arbiter_os.add_policy_checker(ApprovalChecker("boss", expires_after=60))
+        app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+        paused: Any = run(app, {"log": []}, conf("t"), mode=mode)
+        names = ["ann", "ben", "cat"][: late + 1]
+        asked = list[tuple[float, float]]()
+        for name in names:
+            (interrupted,) = paused["__interrupt__"]
+            asked.append((interrupted.value["asked_at"], interrupted.value["expires_at"]))
+            now[0] += 40 if name == names[-1] else 90
+            paused = run(app, Command(resume={"type": "approve", "by": name}), conf("t"), mode=mode)
+        assert "__interrupt__" not in paused
+        assert ledger.flush(60)
+        (known,) = arbiter_os.history_of(thread_id="t").items()
+        (stored,) = ledger.items()
+        for item in (known, stored):
+            assert [answer.by for answer in item.answers] == names
+            for found in (item.questions, [answer.question for answer in item.answers]):
+                assert [each.asked_at for each in found] == [at for at, _ in asked]
+                assert [(each.payload["asked_at"], each.payload["expires_at"]) for each in found] == asked
+        assert ledger.verify().gaps == 0
 
 
 def test_a_stored_history_has_the_order_of_the_one_in_memory(tmp_path: Path) -> None:
