@@ -16,11 +16,13 @@ from arbiter.redaction._redactor import Path, Redactor, SecretRedactor
 
 _log = logging.getLogger("arbiter")
 FIELDS = (
-    "*password*", "*passwd*", "*_pwd", "*passphrase*", "*secret*", "*token", "*api_key*", "*apikey*", "*api-key*",
-    "*private_key*", "*privatekey*", "*private-key*", "*access_key*", "*accesskey*", "*access-key*",
+    "*password*", "*passwd*", "pwd", "*_pwd", "*passphrase*", "*secret*", "*token", "*api_key*", "*apikey*",
+    "*api-key*", "*private_key*", "*privatekey*", "*private-key*", "*access_key*", "*accesskey*", "*access-key*",
     "authorization", "*-authorization", "cookie", "cookies", "set-cookie", "*credential*",
 )  # fmt: skip
 """Names of fields whose values are always secrets, whatever they look like. Case does not matter."""
+_FOLDER = compile(r"[/~.]|[A-Za-z]:[\\/]")
+"""How the name of a folder begins: `pwd` is short for a password, and for the folder in which a program works."""
 _NOT_SECRET = compile(rf"(?i){NOT_SECRET}\Z")
 _UNREAD = compile(r"\\(?:[ubf]|\\\\)")
 _JSON_LEVELS = 2
@@ -181,7 +183,7 @@ class ContentRedactor:
     def _is_field(self, name: str, part: Any) -> bool:
         """True for a value that its name makes a secret. In Docker's settings `auth` has a name with a password."""
         if self._is_secret(name):
-            return part not in (None, "", [], {})
+            return part not in (None, "", [], {}) and not (isinstance(part, str) and _is_folder(name, part))
         if name != "auth" or "secrets" not in self._detect:
             return False
         return isinstance(part, str) and BASIC.match(part) is not None
@@ -207,13 +209,18 @@ class ContentRedactor:
         made: list[str] = []
         at = 0
         for found in _PAIR.finditer(text):
-            if found.start() < at or not self._is_secret(found[2] or found[3]):
+            name = found[2] or found[3]
+            if found.start() < at or not self._is_secret(name) or _is_folder(name, text, found.end()):
                 continue
             # A quote with more backslashes is part of the text; one with fewer closes what is around it.
             closing = compile(rf"(?<!\\)\\{{0,{len(found[4])}}}{found[5]}").search(text, found.end())
             made += (text[at : found.end()], "[secret: field]")
             at = len(text) if closing is None else closing.start()
         return "".join((*made, text[at:]))
+
+
+def _is_folder(name: str, text: str, at: int = 0) -> bool:
+    return name.casefold() == "pwd" and _FOLDER.match(text, at) is not None
 
 
 def _sign_of(name: str) -> str:

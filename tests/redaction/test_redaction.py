@@ -449,6 +449,23 @@ def test_the_token_of_a_page_is_no_secret_field() -> None:
         assert OURS.redact(f"{name}: abc123def") != f"{name}: abc123def"
 
 
+@pytest.mark.parametrize("name", ["pwd", "PWD", "Pwd"])
+def test_pwd_is_a_password_unless_it_is_a_folder(name: str) -> None:
+    redactor = ContentRedactor()
+    for told in ("swordfish", "sw0rd/fish", 4821):
+        for value in ({name: told}, [{"db": {name: told, "uid": "sa"}}]):
+            assert not redactor.is_clean(json.dumps(value))
+            assert str(told) not in str(redactor.redact(value))
+            for text in (json.dumps(value), json.dumps({"inner": json.dumps(value)})):
+                assert str(told) not in redactor.redact(text)
+    printed, redacted = {name: "swordfish"}, {name: "[secret: field]"}
+    assert redactor.redact(f"made {printed}") == f"made {redacted}"
+    for folder in ("/home/ann", "~/src", "./src", "..", "C:\\Users\\ann", "D:/work"):
+        field = {name: folder}
+        for harmless in (field, json.dumps(field), f"made {field}"):
+            assert redactor.redact(harmless) == harmless
+
+
 def test_values_inside_of_mappings_and_lists_are_replaced() -> None:
     value = {"a": ["my password is hunter2", 7, ("ok", None)], "b": "fine"}
     shown = OURS.redact(value)
