@@ -8,6 +8,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from arbiter._objects import import_from_here
 from arbiter.cli._options import Screen, opened
 from arbiter.errors import ConfigurationError, nearest
 
@@ -35,6 +36,7 @@ def replay_runs(
     failing = _outcomes(fail_on)
     if constitution is None:
         raise ConfigurationError("replay needs the constitution that is to decide: arbiter replay -c DIR")
+    import_from_here()
     report = _report(where, constitution, threads, since=since, until=until, file=file, allow=allow)
     if format == "json":
         sys.stdout.write(report.to_json())

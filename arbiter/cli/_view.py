@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from arbiter._objects import load_graph
+from arbiter._constitution.loading import load_constitution
+from arbiter._objects import import_from_here, load_graph
 from arbiter.arbiter_os import ArbiterOS
+from arbiter.cli._models import StandIns
 from arbiter.cli._options import Screen, opened
 from arbiter.errors import ConfigurationError
 
@@ -57,6 +59,9 @@ def view_ledger(
         raise ConfigurationError(
             f"--host {host} lets others reach the viewer: name them in a file and give it with --tokens."
         )
+    if constitution is not None:  # its mistakes are reported here, and not when somebody asks for a replay
+        import_from_here()
+        load_constitution(constitution, allow=allow, models=StandIns())
     known, token = Tokens.fresh(name or _user()) if tokens is None else (Tokens.read(tokens), None)
 
     class Server(uvicorn.Server):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from importlib.resources import files
 from pathlib import Path
 
@@ -127,3 +128,18 @@ def test_the_json_is_the_same_from_postgresql(folder: Path, postgres_url: str) -
     copied_from.dispose()
     copied_to.dispose()
     assert typed("replay", "-c", "next.yaml", "--format", "json", "--ledger", postgres_url, code=1) == out
+
+
+def test_the_classes_of_a_constitution_are_found_from_the_working_directory(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The installed command has its own folder in the path of modules, and not the one that it is called in."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rules_from_here.py").write_text(
+        "from arbiter import PolicyChecker\n\n\nclass Small(PolicyChecker):\n    def check_before(self, history):\n"
+        "        return history.item.input_state['amount'] < 5\n"
+    )
+    pack(tmp_path, "own", "name: small, use: rules_from_here.Small, target_nodes: pay, on_deny: end")
+    options = ("--ledger", str(recorded / "arbiter.db"), "-c", "own.yaml", "--allow", "rules_from_here")
+    assert "deny → end by small" in typed("replay", *options, code=1)

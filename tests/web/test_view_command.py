@@ -131,6 +131,8 @@ def test_wrong_options_are_sentences(folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(folder)
     (folder / "tokens").write_text("ann: x\n")
     (folder / "good").write_text(f"ann: {'a' * 64}\n")
+    rules = "checkers:\n  - {name: a, use: conditio}\n  - {name: b, use: at_most, times: -1}\n"
+    (folder / "wrong.yaml").write_text(f"version: 1\nname: wrong\ndescription: Rules.\n{rules}")
     for options, said in (
         (("--host", "0.0.0.0"), "--host 0.0.0.0 lets others reach the viewer"),
         (("--tokens", "tokens"), "tokens:1: the SHA-256 of 'ann' is not of 64 hex digits."),
@@ -141,6 +143,9 @@ def test_wrong_options_are_sentences(folder: Path, monkeypatch: pytest.MonkeyPat
         (("--host", "no.such.host.invalid", "--tokens", "t"), "cannot be"),
         (("--host", "192.0.2.1", "--tokens", "good"), "Give another with --host or --port."),
         (("--ledger", "none.db"), "there is no ledger at 'none.db'"),
+        (("-c", "none"), "no constitution in 'none'"),
+        (("-c", "wrong.yaml"), "wrong.yaml:5: checkers[0].use: expected one of "),
+        (("-c", "wrong.yaml"), "wrong.yaml:6: checkers[1].times: expected a whole number from 0, got -1"),
     ):
         assert said in refused("view", "--port", str(free_port()), *options), options
 
