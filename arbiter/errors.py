@@ -68,9 +68,10 @@ def with_article(noun: str) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An error as one text: its class and its message. Never raises, even if the message cannot be made."""
+    """An error as one text: its class, and its message if it has one. Never raises, even if the message cannot
+    be made."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception as exc:
         return f"{type(error).__name__}: (its text raised {type(exc).__name__})"
 

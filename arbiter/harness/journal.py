@@ -32,7 +32,7 @@ from arbiter.errors import ArbiterWarning, ConfigurationError, PackError, neares
 from arbiter.harness.canonical import canonical, compact, is_mapping, listed
 from arbiter.harness.cases import Case
 from arbiter.harness.recordings import Asked
-from arbiter.harness.results import CaseResult, CaseRun
+from arbiter.harness.results import CUT, CaseResult, CaseRun
 from arbiter.harness.scores import Score, plain_scale, scale_from
 from arbiter.harness.usage import NOTHING, Spent
 from arbiter.harness.writing import why_unwritable, write_whole
@@ -111,6 +111,12 @@ class Kept:
     @property
     def has_failed(self) -> bool:
         return self.answer is not None and self.answer["status"] in ("failed", "timeout", "lost")
+
+    @property
+    def was_cut(self) -> bool:
+        """True if the time of the run was over before that of the case, which is then not done."""
+        answer = self.answer
+        return answer is not None and answer["status"] == "timeout" and answer.get("error") == CUT
 
     def result(self) -> CaseResult | None:
         """The result, if the case is done."""

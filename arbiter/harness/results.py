@@ -26,6 +26,9 @@ _UNJUDGED: Mapping[Status, Outcome] = {"skipped_budget": "skipped_budget", "not_
 """The statuses that say nothing about the target."""
 COMPLETED, EXPECT = "completed", "expect"
 """The rows of the shares of runs that ended as their case expects, and whose assertions all hold."""
+CUT = "the time of the run was over"
+"""The `error` of a timeout that is not the target's fault: `limits.run_timeout` ended it, and a resumed run tries it
+again."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _WORST: tuple[Outcome, ...] = ("error", "timeout", "abstained", "skipped_budget", "not_applicable")
 

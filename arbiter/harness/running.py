@@ -25,7 +25,7 @@ from arbiter.harness.judging import Judging
 from arbiter.harness.limits import Budget, Limits
 from arbiter.harness.node_runs import node_runs_of, steering
 from arbiter.harness.recordings import Place
-from arbiter.harness.results import CaseResult, CaseRun
+from arbiter.harness.results import CUT, CaseResult, CaseRun
 from arbiter.harness.scorers import NamedScorer
 from arbiter.harness.scores import SHARE, Score, failed, of_judge, scores_of
 from arbiter.harness.tapes import Tape, judged
@@ -341,7 +341,8 @@ class Session:
                 lambda: self._called(run, case, thread_id), seconds, self.target.is_async, grace=GRACE
             )
         except LateError as late:
-            ended |= {"status": "timeout", "error": str(late)}
+            is_cut = seconds != self.limits.case_timeout
+            ended |= {"status": "timeout", "error": CUT if is_cut else str(late)}
         except PolicyViolationError as denial:
             ended |= {"status": "denied", "policies": (denial.policy,)}
         except NotEvaluableError as nothing:

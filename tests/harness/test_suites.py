@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -624,6 +625,15 @@ def test_a_case_whose_target_does_not_return_times_out_alone(mode: str) -> None:
     assert (report.left_behind, report.stopped) == (1, None)
 
 
+def test_an_error_without_a_message_is_its_class_alone() -> None:
+    def asserting(given: Any) -> None:
+        raise AssertionError
+
+    report = Suite("bare", [Case("a", 1, must_pass=True)]).run(asserting)
+    assert report.results[0].error == "AssertionError"
+    assert report.comparison.failures == ("case a must pass: failed: AssertionError",)
+
+
 @pytest.mark.lengthy
 @MODES
 def test_a_run_ends_when_no_worker_is_left(mode: str) -> None:
@@ -650,6 +660,36 @@ def test_a_run_ends_when_its_own_time_is_over(mode: str) -> None:
     assert report.stopped == "run_timeout"
     assert report.comparison.exit_code == 5
     assert "the time of the run is over" in report.printed()
+
+
+@MODES
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_case_that_the_end_of_the_run_cut_short_is_run_again_by_a_resume(mode: str, is_async: bool) -> None:
+    """The target is not to blame: it had no time of its own left."""
+    held, again = threading.Event(), False
+
+    def slow(given: Any) -> Any:
+        if given == 1 and not again:
+            held.wait(PATIENCE)
+        return given
+
+    async def aslow(given: Any) -> Any:
+        if given == 1 and not again:
+            await asyncio.sleep(PATIENCE)
+        return given
+
+    target: Any = aslow if is_async else slow
+    cases = [Case(f"case-{number}", number) for number in range(3)]
+    suite = Suite(
+        "long", cases, scorers={"fine": lambda run: True}, limits=Limits(concurrency=1, run_timeout=0.3)
+    )
+    report = ran(suite, target, mode=mode)
+    assert (report.stopped, report.results[1].error) == ("run_timeout", "the time of the run was over")
+    again = True
+    held.set()
+    resumed = ran(replace(suite, limits=Limits(concurrency=1)), target, mode=mode, resume=report.run_id)
+    assert [result.status for result in resumed.results] == ["completed"] * 3
+    assert resumed.rows["fine"].n == 3
 
 
 @MODES
