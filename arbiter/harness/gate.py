@@ -200,7 +200,7 @@ class RegressionGate:
             covered = [row for row in known.values() if covers(name, row.name)]
             if any(map(_is_bounded, covered)):
                 continue
-            reason = f"{name!r} is a count, which is shown and never gated"
+            reason = _counts(repr(name))
             if not covered:
                 rows = ", ".join(run.rows) or "none"
                 reason = f"this run has no row {name!r}. Rows: {rows}.{nearest(name, run.rows)}"
@@ -263,7 +263,11 @@ class RegressionGate:
             )
             return _Found(replace(start, verdict="incomparable", reason=reason), limits)
         if len(pairs.differences) < 2:
-            reason = f"{row.name} has {len(pairs.differences)} cases to compare; two are needed"
+            if pairs.differences and not _is_bounded(row):
+                delta = float(*pairs.differences.values())
+                return _Found(replace(start, verdict="steady", delta=delta, reason=_counts(row.name)), limits)
+            compared = "1 case" if pairs.differences else "no cases"
+            reason = f"{row.name} has {compared} to compare; two are needed"
             return _Found(replace(start, verdict="incomplete", reason=reason), limits)
         return self._paired(start, pairs, limits)
 
@@ -352,6 +356,8 @@ class RegressionGate:
             return replace(row, verdict="underpowered", reason=reason)
         if -delta >= limits.detect - _SLACK:
             return replace(row, reason=f"{row.name} fell by {size}, which is not significant (p {p_text(p)})")
+        if not math.isfinite(limits.detect):
+            return replace(row, reason=_counts(row.name))
         return replace(row, reason=f"{row.name} did not fall by {two(limits.detect)} of {scale}")
 
     def _with_threshold(self, found: RowComparison, row: Row, baseline: Baseline | None) -> RowComparison:
@@ -415,6 +421,10 @@ def _other_models(run: Measurement, baseline: Baseline | None) -> list[str]:
 def covers(name: str, row: str) -> bool:
     """Whether a name in the settings is that of a row, or of the scorer whose rows are `name.part`."""
     return row == name or row.startswith(f"{name}.")
+
+
+def _counts(name: str) -> str:
+    return f"{name} is a count, which is shown and never gated"
 
 
 def _is_bounded(row: Row) -> bool:

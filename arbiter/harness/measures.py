@@ -59,7 +59,7 @@ def rows_of(
         for name, measure in _named(kinds, labels, measures, asserting).items()
     }
     agents = [case.id for case in cases if is_agent(case)]
-    if agents and len(cases) == 1 and COMPLETED in rows:  # one agent makes no pairs; its row has one element
+    if agents and COMPLETED in rows and rows[COMPLETED].n == 1:  # one agent that spoke makes no pairs
         rows[COMPLETED] = replace(rows[COMPLETED], is_sampled=True)
     return _with_evidence(rows, agents)
 

@@ -308,6 +308,35 @@ def test_one_agent_is_compared_with_its_baseline(crew: Path) -> None:
     assert (said.code, json.loads(said.out)["comparison"]["rows"]["completed"]["method"]) == (0, "means")
 
 
+def test_a_crew_of_which_one_speaks_is_compared_with_its_baseline(crew: Path) -> None:
+    """The other one was silent then, too, so nothing changed."""
+    write_messages(*spoken("ilka", 12), *spoken("ilka", 2, days=10))
+    target = {name: value for name, value in SUITE["target"].items() if name != "channels"}
+    write_suite(target=target, scorers=SUITE["scorers"][:1])
+    loaded().run().save_baseline("one.json")
+    found = loaded().run().compare("one.json")
+    assert {name: row.verdict for name, row in found.rows.items()} == {
+        "tone.ilka": "steady",
+        "completed": "steady",
+    }
+    assert found.exit_code == 0
+
+
+def test_the_ideas_of_one_channel_are_shown_beside_those_of_the_baseline(crew: Path) -> None:
+    """A count is never gated, so a single one is not undecided."""
+    loaded().run().save_baseline("crew.json")
+
+    def fewer(request: Any) -> Any:
+        return {"ideas": ["one"]} if not request.propositions else scored(request)
+
+    found = loaded(Says(fewer)).run().compare("crew.json")
+    ideas = found.rows["ideas.env:quay"]
+    assert (ideas.verdict, ideas.gated, found.exit_code) == ("steady", False, 0)
+    assert ideas.delta is not None
+    assert ideas.delta < 0
+    assert ideas.reason == "ideas.env:quay is a count, which is shown and never gated"
+
+
 @pytest.mark.lengthy
 @pytest.mark.usefixtures("scores")
 def test_another_window_asks_the_same_of_agents(crew: Path) -> None:
