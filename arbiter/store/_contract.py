@@ -83,7 +83,10 @@ class EvaluationRepository(CorrectionRepository, InterventionRepository, Protoco
         ...
 
     def mark_baseline(self, run_id: UUID, is_baseline: bool = True) -> None:
-        """Mark a completed evaluation as a baseline, or no longer."""
+        """Mark a completed evaluation as a baseline, or no longer.
+
+        It takes the place of the agent's baselines that have no other dimensions: their marks are removed.
+        """
         ...
 
     def corrections(

@@ -301,9 +301,19 @@ class SqlRepository(EvaluationRepository):
 
     def mark_baseline(self, run_id: UUID, is_baseline: bool = True) -> None:
         with self._writing() as connection:
-            status = self._known_run(connection, run_id).status
-            if is_baseline and status != "completed":
-                raise StoreError(f"evaluation {run_id} is {status}; only a completed one can be a baseline.")
+            run = self._known_run(connection, run_id)
+            if is_baseline and run.status != "completed":
+                raise StoreError(
+                    f"evaluation {run_id} is {run.status}; only a completed one can be a baseline."
+                )
+            if is_baseline:
+                marked = select(EvaluationRun.id, EvaluationRun.dimensions).where(
+                    EvaluationRun.agent_id == run.agent_id, EvaluationRun.is_baseline
+                )
+                older = [id for id, its in connection.execute(marked) if set(its) <= set(run.dimensions)]
+                connection.execute(
+                    update(EvaluationRun).where(EvaluationRun.id.in_(older)).values(is_baseline=False)
+                )
             connection.execute(
                 update(EvaluationRun).where(EvaluationRun.id == run_id).values(is_baseline=is_baseline)
             )

@@ -193,6 +193,27 @@ def test_a_completed_evaluation_can_be_a_baseline(repository: SqlRepository) -> 
     assert not repository.runs()[0].is_baseline
 
 
+def test_a_new_baseline_takes_the_place_of_the_older_one(repository: SqlRepository) -> None:
+    """The older mark of the agent goes, unless it stands for another dimension, too."""
+
+    def marked(agent: str, *dimensions: Any) -> UUID:
+        run = repository.start_run(agent, dimensions)
+        repository.finish_run(run, [result(dimension, 7.5) for dimension in dimensions])
+        repository.mark_baseline(run)
+        return run
+
+    repository.add_agent("pam")
+    others = marked("pam", "fluency"), marked("ilka", "adherence")
+    first, second = marked("ilka", "fluency"), marked("ilka", "fluency")
+    assert {run.id for run in repository.runs() if run.is_baseline} == {*others, second}
+    repository.mark_baseline(first)
+    assert {run.id for run in repository.runs() if run.is_baseline} == {*others, first}
+    both = marked("ilka", "fluency", "adherence")
+    assert {run.id for run in repository.runs() if run.is_baseline} == {others[0], both}
+    newest = marked("ilka", "fluency")
+    assert {run.id for run in repository.runs() if run.is_baseline} == {others[0], both, newest}
+
+
 def test_mistakes_name_the_remedy(repository: SqlRepository) -> None:
     unknown = uuid4()
     naive = NOW.replace(tzinfo=None)
