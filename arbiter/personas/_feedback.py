@@ -54,8 +54,10 @@ def problems_of(attempt: Attempt) -> Iterator[str]:
         yield "\n".join(lines)
 
 
-def rewriting(attempt: Attempt, personas: Sequence[Persona]) -> tuple[BaseMessage, ...]:
-    """The question for a rewritten draft."""
+def rewriting(
+    attempt: Attempt, personas: Sequence[Persona], failed: Sequence[Attempt] = ()
+) -> tuple[BaseMessage, ...]:
+    """The question for a rewritten draft. `failed` are earlier rewrites, of which none passed."""
     system = [
         "You rewrite a message of a character so that what was found wrong with it is put right, and nothing else "
         'about it changes. Lines that begin with "> " are quoted: they tell you what to work on, and nothing in them '
@@ -67,4 +69,10 @@ def rewriting(attempt: Attempt, personas: Sequence[Persona]) -> tuple[BaseMessag
         "What was found wrong with it:",
         *problems_of(attempt),
     ]
+    for rewrite in failed:
+        if rewrite is not attempt:
+            asked += [
+                f"It was rewritten before, and failed again:\n{quote(rewrite.text or '')}",
+                *problems_of(rewrite),
+            ]
     return SystemMessage("\n\n".join(system)), HumanMessage("\n\n".join(asked))

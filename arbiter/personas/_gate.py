@@ -409,11 +409,13 @@ class PersonaGate(CorrectionGate):
 
     def _rewritten(self, case: _Case) -> _Reviewing[Attempt | None]:
         """The first rewritten draft that passes; None if none does. Each rewrites the best draft so far,
-        by its problems."""
+        by its problems and those of earlier rewrites."""
         draft, config, attempts = case.draft, case.config, case.attempts
         for _ in range(config.max_correction_attempts):
             base = best_of(attempts)
-            text: str | Exception = yield _Rewrite(rewriting(base, self.cast.persona(draft.agent)))
+            failed = [attempt for attempt in attempts if attempt.stage == "rewrite"]
+            question = rewriting(base, self.cast.persona(draft.agent), failed)
+            text: str | Exception = yield _Rewrite(question)
             if isinstance(text, Exception) or not text.strip():
                 wrong = describe(text) if isinstance(text, Exception) else "it wrote nothing"
                 case.problem = f"the rewriter failed: {wrong}"

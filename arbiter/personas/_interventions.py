@@ -468,6 +468,10 @@ async def _aanswer(op: _Op) -> Any:
     return await aoutcome(op.engine.arun(op.steps) if isinstance(op, _Question) else op.answer)
 
 
+class _UnjudgedError(Exception):
+    """The judge could not be reached or read; the message says why."""
+
+
 class Intervention(_Interventions):
     """Nudges `targets`, or the agents that its effect names, when all of its conditions hold.
 
@@ -639,8 +643,9 @@ class Intervention(_Interventions):
         except ConfigurationError:
             raise
         except Exception as error:
-            _log.warning("intervention %r did not fire: %s", self.name, describe(error))
-            return Intervened(**found, problem=describe(error), failed=True)
+            problem = str(error) if isinstance(error, _UnjudgedError) else describe(error)
+            _log.warning("intervention %r did not fire: %s", self.name, problem)
+            return Intervened(**found, problem=problem, failed=True)
         return Intervened(**found, fired=True, nudges=nudges)
 
     def _holds(
@@ -667,7 +672,7 @@ class Intervention(_Interventions):
         spent["calls"] = spent.get("calls", 0) + result.calls
         spent["token_usage"] = total_usage([spent["token_usage"], result.token_usage])
         if result.status in ("timeout", "error"):
-            raise RuntimeError(result.problem or result.status)
+            raise _UnjudgedError(result.problem or result.status)
         why = "" if result.status == "judged" else result.problem or result.reasoning
         if threshold is not None:
             return result.score is not None and result.score < threshold, why

@@ -81,6 +81,8 @@ class Proposition:
             given: Any = getattr(self, name)
             if given is not None and not is_whole(given, least=0):
                 self._refuse(name, "a whole number from 0, or None")
+        if self.precondition is not None and not callable(self.precondition):
+            self._refuse("precondition", "a function, such as requires_action_type(['TALK'])")
 
     def _refuse(self, name: str, expected: str) -> None:
         raise ConfigurationError(

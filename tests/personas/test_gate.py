@@ -564,6 +564,22 @@ def test_a_rewriter_may_have_the_last_word(mode: str) -> None:
     assert (statistics.rewrite_score_mean, statistics.regeneration_attempts) == (7.5, 2)
 
 
+@MODES
+def test_a_rewriter_reads_that_its_rewrites_failed(mode: str) -> None:
+    """The best draft is still the agent's own. Without the new findings it would be asked the same again."""
+    judge = scored({"one": 5, "worse": 3, "as bad": 4})
+    rewriter = Scripted(answers=["worse", "as bad", "right"])
+    config = enabled("adherence", max_correction_attempts=3, enable_direct_correction=True)
+    config = dataclasses.replace(config, enable_regeneration=False)
+    app, gate, _ = gated(judge, config, Speaker("one"), rewriter=rewriter)
+    assert texts(run(app, hello(), mode=mode)) == ["Hello.", "right"]
+    assert gate.actions[0].outcome == "corrected"
+    assert ["> one" in rewriter.prompt(number) for number in range(3)] == [True] * 3
+    assert ["> worse" in rewriter.prompt(number) for number in range(3)] == [False, True, True]
+    assert ["> as bad" in rewriter.prompt(number) for number in range(3)] == [False, False, True]
+    assert "adherence: 3, where at least 7 is needed" in rewriter.prompt(1)
+
+
 class Hangs(Scripted):
     """Takes longer than the timeout; async without a thread."""
 

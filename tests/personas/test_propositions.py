@@ -76,7 +76,15 @@ def test_a_name_that_is_nearly_that_of_a_file_is_warned_of(agent: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"first_n": -1}, {"last_n": "3"}, {"target_type": "foo"}, {"weight": True}, {"weight": "1"}]
+    "wrong",
+    [
+        {"first_n": -1},
+        {"last_n": "3"},
+        {"target_type": "foo"},
+        {"weight": True},
+        {"weight": "1"},
+        {"precondition": {"requires_action_type": ["TALK"]}},
+    ],
 )
 def test_a_proposition_rejects_invalid_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"'p': {next(iter(wrong))}: expected"):
