@@ -3,12 +3,12 @@
 An environment is one conversation of one group of agents about one theme. The four scenarios of arXiv:2507.09788
 (Table 1) are in `SCENARIOS`, in two profiles:
 
-    "paper"   sizes, steps and settings as far as the authors published them; groups are used again for each
-              theme and repetition
+    "paper"   sizes, steps and settings as far as the authors published them, such as a gate for adherence
+              alone with a threshold of 5; groups are used again for each theme and repetition
     "seed"    the same sizes with one theme, new agents in each environment, 3 steps (the debate 4), a gate for
               adherence and consistency with a threshold of 7, and interventions that wait for 2 messages
 
-The prompts and themes are ours. So are the dimensions of the gate in "paper": adherence and consistency.
+The prompts and themes are ours.
 """
 
 from __future__ import annotations
@@ -168,11 +168,11 @@ def scenario_of(given: Scenario | str, profile: str = "paper") -> Scenario:
     return SCENARIOS[name][profile]
 
 
-def _gate(attempts: int, threshold: float) -> GateConfig:
+def _gate(attempts: int, threshold: float = 5.0, *, consistency: bool = False) -> GateConfig:
     return GateConfig(
         gate_adherence_enabled=True,
         gate_adherence_threshold=threshold,
-        gate_consistency_enabled=True,
+        gate_consistency_enabled=consistency,
         gate_consistency_threshold=threshold,
         max_correction_attempts=attempts,
     )
@@ -213,7 +213,7 @@ _PAPER = (
         themes=_PRODUCTS,
         population="averageCustomer",
         task=_IDEAS,
-        treatment=Corrections(_gate(5, 5.0), _variety_after(10)),
+        treatment=Corrections(_gate(5), _variety_after(10)),
     ),
     _paper(
         id="brainstorming-difficult-full",
@@ -223,7 +223,7 @@ _PAPER = (
         themes=_PRODUCTS[:4],
         population="difficultCustomer",
         task=_IDEAS,
-        treatment=Corrections(_gate(2, 5.0), _variety_after(5)),
+        treatment=Corrections(_gate(2), _variety_after(5)),
     ),
     _paper(
         id="brainstorming-difficult-variety",
@@ -245,7 +245,7 @@ _PAPER = (
         population="politicalCompass",
         task=_DEBATE,
         steps=6,
-        treatment=Corrections(_gate(2, 5.0)),
+        treatment=Corrections(_gate(2)),
         metrics=("adherence", "consistency", "fluency", "convergence"),
     ),
 )
@@ -257,7 +257,7 @@ def _seed(paper: Scenario) -> Scenario:
     waits = steps - 1  # evaluated once, at the head of the last step
     config = GateConfig(variety_intervention_enabled=True, variety_message_threshold=waits)
     soon = partial(variety, config=config, stale_after=waits - 1)
-    gate = None if paper.treatment.gate is None else _gate(2, 7.0)
+    gate = None if paper.treatment.gate is None else _gate(2, 7.0, consistency=True)
     return replace(
         paper,
         profile="seed",

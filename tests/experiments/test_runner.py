@@ -451,6 +451,18 @@ def test_each_environment_of_a_scenario_has_another_group_theme_or_repetition(id
     assert found.distinct == (found.groups * found.group_size)
 
 
+@pytest.mark.parametrize(
+    ("id", "attempts"),
+    [("brainstorming-average", 5), ("brainstorming-difficult-full", 2), ("debate-controversial", 2)],
+)
+def test_the_gate_of_the_paper_judges_adherence_alone(id: str, attempts: int) -> None:
+    paper, seed = SCENARIOS[id]["paper"].treatment.gate, SCENARIOS[id]["seed"].treatment.gate
+    assert paper is not None
+    assert seed is not None
+    assert (paper.thresholds, paper.max_correction_attempts) == ({"adherence": 5.0}, attempts)
+    assert (seed.thresholds, seed.max_correction_attempts) == ({"adherence": 7.0, "consistency": 7.0}, 2)
+
+
 @pytest.mark.lengthy
 def test_an_experiment_is_held_to_its_plan(project: Path) -> None:
     file = pair().plan.write("plan.json")
