@@ -625,6 +625,23 @@ def test_a_case_whose_target_does_not_return_times_out_alone(mode: str) -> None:
     assert (report.left_behind, report.stopped) == (1, None)
 
 
+def test_fewer_tokens_are_not_among_the_worst_changes() -> None:
+    class Counted:
+        name, scale, version, times = "used", (0.0, float("inf")), "1", 1
+
+        def score(self, run: CaseRun) -> int:
+            return 1_000 // self.times
+
+    counted, passing = Counted(), True
+    suite = Suite("counting", CAPITALS, scorers={"used": counted, "right": lambda run: passing})
+    suite.run(capital).save_baseline("counting.json")
+    counted.times, passing = 2, False
+    printed = suite.run(capital, baseline="counting.json").printed()
+    assert "worst changes   right: france ✓ → ✗" in printed
+    assert "worst changes   used" not in printed
+    assert "500.00" in printed
+
+
 def test_an_error_without_a_message_is_its_class_alone() -> None:
     def asserting(given: Any) -> None:
         raise AssertionError

@@ -97,10 +97,14 @@ def scale(row: Row) -> str:
 
 
 def worst(report: Report) -> dict[str, str]:
-    """The cases that dropped most, by row."""
+    """The cases that dropped most, by row. Of a count, such as tokens or seconds, less may be better."""
     if report.baseline is None:
         return {}
-    return {name: _changes(row, row.worst) for name, row in report.comparison.rows.items() if row.worst}
+    return {
+        name: _changes(row, row.worst)
+        for name, row in report.comparison.rows.items()
+        if row.worst and isfinite(row.scale[1])
+    }
 
 
 def _changes(row: RowComparison, cases: tuple[str, ...]) -> str:
