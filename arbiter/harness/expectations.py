@@ -137,8 +137,15 @@ def _short(value: Any) -> str:
 
 def equals(expected: Any) -> Check:
     def check(run: CaseRun) -> str | None:
-        same = run.output == expected or jsonable(run.output) == jsonable(expected)
-        return None if same else f"expected {_short(expected)}, got {_short(run.output)}"
+        if run.output == expected or jsonable(run.output) == jsonable(expected):
+            return None
+        wanted, found = _short(expected), _short(run.output)
+        if wanted == found:  # such as "5" and 5; a cell of a CSV file is a text
+            wanted, found = (
+                json.dumps(text, ensure_ascii=False) if isinstance(value, str) else text
+                for value, text in ((expected, wanted), (run.output, found))
+            )
+        return f"expected {wanted}, got {found}"
 
     return check
 

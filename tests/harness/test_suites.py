@@ -462,6 +462,22 @@ def test_assertions(expect: dict[str, Any], passed: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("expected", "output", "reason"),
+    [
+        ("5", 5, 'expected "5", got 5'),
+        (True, "true", 'expected true, got "true"'),
+        ("a", "b", "expected a, got b"),
+    ],
+)
+def test_a_text_that_looks_like_another_value_is_quoted(expected: Any, output: Any, reason: str) -> None:
+    """A cell of a CSV file is a text; "expected 5, got 5" would say nothing."""
+    (score,) = (
+        Suite("texts", [Case("a", 1, expect={"equals": expected})]).run(lambda _: output).results[0].scores
+    )
+    assert (score.passed, score.reason) == (False, reason)
+
+
+@pytest.mark.parametrize(
     ("expect", "is_expected"),
     [
         ({"completes": False}, True),
