@@ -263,6 +263,11 @@ class Selection:
     tags: Sequence[str] = ()
     text: str = ""
 
+    def __post_init__(self) -> None:
+        for name in ("ids", "tags"):  # a text is one of them, and not its letters
+            given = getattr(self, name)
+            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
+
     def of(self, cases: Sequence[Case]) -> tuple[Case, ...]:
         """The selected cases. Raises `ConfigurationError` if there are none, or if a name selects nothing."""
         known = dict.fromkeys(case.id for case in cases)

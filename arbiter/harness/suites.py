@@ -191,7 +191,10 @@ class Suite:
             if resume is not None and folder is None:
                 raise ConfigurationError("resume needs the folder of the run's journal; folder is None.")
             before = self._baseline(baseline, required=ci)
-            cases = (select or Selection()).of(self.cases)
+            chosen: Any = Selection() if select is None else select
+            if not isinstance(chosen, Selection):
+                raise ConfigurationError(f"select is {chosen!r:.80}; expected Selection(ids=[...]).")
+            cases = chosen.of(self.cases)
             if self.cache == "off" or mode != "live":
                 cache = None
             elif cache is None:

@@ -539,6 +539,8 @@ def test_an_assertion_that_cannot_be_judged_is_an_error_and_none_is_nothing_to_j
         (Selection(tags=["slow"]), ["fast-2"]),
         (Selection(text="FAST"), ["fast-1", "fast-2"]),
         (Selection(ids=["late"]), ["late"]),
+        (Selection(ids="late"), ["late"]),
+        (Selection(tags="slow"), ["fast-2"]),
         (Selection(tags=["smoke"], text="1"), ["fast-1"]),
     ],
 )
@@ -552,13 +554,14 @@ def test_a_selection_chooses_cases(selection: Selection, ids: list[str]) -> None
     [
         (Selection(tags=["smok"]), "no case has the tag 'smok'. Tags: slow, smoke. Did you mean 'smoke'"),
         (Selection(ids=["lat"]), "no case is named 'lat'"),
+        ("late", r"select is 'late'; expected Selection\(ids="),
         (
             Selection(tags=["slow"], text="late"),
             "no case is selected with the tag 'slow' and 'late' in its id",
         ),
     ],
 )
-def test_selecting_nothing_is_refused(selection: Selection, said: str) -> None:
+def test_selecting_nothing_is_refused(selection: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Suite("tagged", TAGGED).run(same, select=selection)
 
