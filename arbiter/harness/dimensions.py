@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from math import isclose
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -19,6 +20,7 @@ from arbiter._values.versions import Version, hash_of
 from arbiter.errors import ConfigurationError
 from arbiter.harness.canonical import is_list, is_mapping, text_of
 from arbiter.harness.results import CaseRun
+from arbiter.harness.rows import mean_of
 from arbiter.harness.scores import COUNT, NINE, Scale, Score
 from arbiter.models import Judge
 from arbiter.personas import (
@@ -166,13 +168,19 @@ class DimensionScorer:
     def _score(self, found: ScorerResult) -> Score:
         models = (one.model for part in found.propositions for one in part.results if one.model)
         score, least = score_of_dimension("", found, self.scale), self.entry.at_least
+        judged = [one.score for one in found.elements if one.score is not None]
+        if score.value is not None and judged and not isclose(value := mean_of(judged), score.value):
+            # Without the nines of claims that have no evidence, behind which a drop would hide. `raw` has them.
+            score = replace(score, value=value, raw=score.value)
         return replace(
             score,
             passed=None if least is None or score.value is None else score.value >= least,
             model=next(models, ""),
             sample_size=found.sample_size,
             propositions={
-                part.proposition_id: part.score for part in found.propositions if part.score is not None
+                part.proposition_id: part.score
+                for part in found.propositions
+                if part.score is not None and part.judged
             },
         )
 
@@ -253,7 +261,7 @@ def conversation_of(given: Any, output: Any) -> Trajectory:
 
 def _messages_in(value: Any) -> list[Any] | None:
     found: Any = value.get("messages") if is_mapping(value) else value
-    return found if is_list(found) and found else None
+    return found if is_list(found) and (found or is_mapping(value)) else None
 
 
 def _text(value: Any) -> str:

@@ -322,6 +322,24 @@ def test_a_crew_of_which_one_speaks_is_compared_with_its_baseline(crew: Path) ->
     assert found.exit_code == 0
 
 
+def test_a_claim_without_evidence_has_no_part_in_a_dimension(crew: Path) -> None:
+    """It would count as 9 in each run, and hide a drop of the others. Row and dimension have the same number."""
+
+    def partly(request: Any) -> Any:
+        if not request.propositions:
+            return scored(request)
+        judgements = [
+            {"id": id, "score": 3, "evidence_present": id != "same-voice"} for id in request.propositions
+        ]
+        return {"judgements": judgements}
+
+    report = loaded(Says(partly)).run()
+    same = report.to_dict()["agents"]["ilka"]["dimensions"]["same"]
+    assert (report.rows["same.ilka"].mean, same["score"], same["pass"]) == (3.0, 3.0, True)
+    assert same["proposition_scores"] == {"same-attitude": 3.0, "same-facts": 3.0}
+    assert report.results[0].scored("same.ilka")[0].raw == pytest.approx((9 + 0.9 * 3 + 0.8 * 3) / 2.7)
+
+
 def test_the_ideas_of_one_channel_are_shown_beside_those_of_the_baseline(crew: Path) -> None:
     """A count is never gated, so a single one is not undecided."""
     loaded().run().save_baseline("crew.json")

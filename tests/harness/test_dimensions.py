@@ -236,3 +236,16 @@ def test_a_cache_that_could_not_work_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="cache is 'all', and the target is function same"):
         Suite("cached", [Case("a", "Hi")], cache="all").run(same)
+
+
+def test_an_output_without_any_message_is_not_judged(project: Path) -> None:
+    """An agent that says nothing has not said "{'messages': []}"."""
+    judge = Says(scored)
+    fresh = {"name": "fresh", "use": "fluency", "judge": "main"}
+    suite = Suite("silent", [Case("a", "Hello?")], scorers=[fresh], models={"main": judge})
+    result = suite.run(lambda _: {"messages": []}).results[0]
+    assert (result.outcome("fresh"), result.scored("fresh")[0].raw, judge.asked) == (
+        "not_applicable",
+        9.0,
+        [],
+    )
