@@ -240,10 +240,14 @@ def test_a_cache_that_could_not_work_is_refused() -> None:
 
 def test_an_output_without_any_message_is_not_judged(project: Path) -> None:
     """An agent that says nothing has not said "{'messages': []}"."""
+
+    def silent(_: str) -> dict[str, list[Any]]:
+        return {"messages": []}
+
     judge = Says(scored)
     fresh = {"name": "fresh", "use": "fluency", "judge": "main"}
     suite = Suite("silent", [Case("a", "Hello?")], scorers=[fresh], models={"main": judge})
-    result = suite.run(lambda _: {"messages": []}).results[0]
+    result = suite.run(silent).results[0]
     assert (result.outcome("fresh"), result.scored("fresh")[0].raw, judge.asked) == (
         "not_applicable",
         9.0,

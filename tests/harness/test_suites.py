@@ -471,9 +471,7 @@ def test_assertions(expect: dict[str, Any], passed: bool) -> None:
 )
 def test_a_text_that_looks_like_another_value_is_quoted(expected: Any, output: Any, reason: str) -> None:
     """A cell of a CSV file is a text; "expected 5, got 5" would say nothing."""
-    (score,) = (
-        Suite("texts", [Case("a", 1, expect={"equals": expected})]).run(lambda _: output).results[0].scores
-    )
+    (score,) = Suite("texts", [Case("a", output, expect={"equals": expected})]).run(same).results[0].scores
     assert (score.passed, score.reason) == (False, reason)
 
 
@@ -652,7 +650,12 @@ def test_fewer_tokens_are_not_among_the_worst_changes() -> None:
             return 1_000 // self.times
 
     counted, passing = Counted(), True
-    suite = Suite("counting", CAPITALS, scorers={"used": counted, "right": lambda run: passing})
+
+    def right(_: CaseRun) -> bool:
+        return passing
+
+    scorers: dict[str, Any] = {"used": counted, "right": right}
+    suite = Suite("counting", CAPITALS, scorers=scorers)
     suite.run(capital).save_baseline("counting.json")
     counted.times, passing = 2, False
     printed = suite.run(capital, baseline="counting.json").printed()
