@@ -257,7 +257,7 @@ _NOT_FILES = (
 def _whole(loader: _Loader) -> yaml.Node | None:
     try:
         return loader.get_single_node()
-    except OverflowError:  # an escape such as U99999999
+    except (OverflowError, ValueError):  # an escape such as \U99999999
         message = "expected YAML, got an escape that is not a character"
         raise _UnreadableError(loader.line + 1, message) from None
 

@@ -196,6 +196,7 @@ def test_a_link_to_a_file_is_a_file(tmp_path: Path) -> None:
         "=",
         '"\\ud800"',
         '{"\\ud800": 1}',
+        '"\\U00110000"',
         '"\\U99999999"',
     ],
     ids=lambda value: value[:20],

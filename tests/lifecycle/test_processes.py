@@ -384,9 +384,9 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_forked_program_ends_as_one_with_an_interpreter_of_its_own(program: str) -> None:
-    def ended(command: list[str]) -> tuple[int, str, str]:
+    def ended(command: list[str]) -> tuple[int, str, list[str]]:
         done = subprocess.run(command, input="given\n", capture_output=True, text=True, timeout=60)
-        return done.returncode, done.stdout, done.stderr[-20:]
+        return done.returncode, done.stdout, done.stderr.splitlines()[-1:]
 
     arguments = PROGRAMS[program]
     assert ended(python(*arguments)) == ended([sys.executable, *arguments])

@@ -193,7 +193,7 @@ def test_nonsense_is_refused(arbiter_os: ArbiterOS, assistant: Assistant, questi
         ("How do I make a deep copy of an object?", "copy.deepcopy copy"),
         ("How do I pick a random element from a sequence?", "random.choice"),
         ("How do I split a string on whitespace the way a shell does?", "shlex.split"),
-        ("How do I walk a directory tree?", "os.walk"),
+        ("How do I walk a directory tree?", "os.walk pathlib.Path.walk"),
         ("What does OrderedDict.moveToEnd do?", "collections.OrderedDict.move_to_end"),
         ("What does heapq.heappushpop do?", "heapq.heappushpop"),
         ("What does json.dumps do?", "json.dumps"),
