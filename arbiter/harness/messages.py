@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import finalize
 
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -171,7 +172,9 @@ class StoreMessages:
             from arbiter.store import SqlRepository
         except ImportError as error:
             raise ConfigurationError(f"messages: {error}.") from None
-        return SqlRepository(self.url)
+        store = SqlRepository(self.url)
+        finalize(self, store.close)
+        return store
 
     def read(self, agent: str | None, since: datetime, until: datetime) -> Sequence[Message]:
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -517,7 +518,7 @@ def test_messages_of_a_ledger_are_those_that_node_runs_returned(crew: Path) -> N
 
 
 @pytest.mark.lengthy
-def test_messages_of_a_store_are_those_of_a_file(crew: Path) -> None:
+def test_messages_of_a_store_are_those_of_a_file(crew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = rows_of(loaded().run())
     lines = map(json.loads, (crew / "messages.jsonl").read_text().splitlines())
     with SqlRepository("store.sqlite") as store:
@@ -533,7 +534,17 @@ def test_messages_of_a_store_are_those_of_a_file(crew: Path) -> None:
             for line in lines
         )
     write_suite(target={**SUITE["target"], "messages": "sqlite:///store.sqlite"})
+    closed: list[SqlRepository] = []
+    close = SqlRepository.close
+
+    def closes(store: SqlRepository) -> None:
+        closed.append(store)
+        close(store)
+
+    monkeypatch.setattr(SqlRepository, "close", closes)
     assert rows_of(loaded().run()) == expected
+    gc.collect()
+    assert len(closed) == 1
     write_suite(target={**SUITE["target"], "messages": "sqlite:///stor.sqlite"})
     with pytest.raises(ConfigurationError, match="there is no store"):
         loaded().run()
