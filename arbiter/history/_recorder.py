@@ -15,6 +15,7 @@ import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass
 from itertools import count, islice
 from math import inf
@@ -95,7 +96,18 @@ class Run:
 class ThreadLog:
     """The runs of one thread. Holds at most `keep` records, and counts the ones that it has dropped."""
 
-    __slots__ = ("_calls", "_counted", "by_id", "keep", "lock", "runs", "size", "thread_id", "unfinished")
+    __slots__ = (
+        "__weakref__",
+        "_calls",
+        "_counted",
+        "by_id",
+        "keep",
+        "lock",
+        "runs",
+        "size",
+        "thread_id",
+        "unfinished",
+    )
 
     def __init__(self, thread_id: str | None, keep: int | None) -> None:
         self.thread_id = thread_id
@@ -127,16 +139,22 @@ class ThreadLog:
             self._forget_oldest()
 
     def let_go(self) -> None:
-        """Drop the runs that no execution uses: no code can ask for the thread any more.
+        """Break the cycles of a thread that no code can ask for any more: of the log and its runs, which hold each
+        other.
 
-        A log and its runs hold each other, so without this their states would stay in memory until Python
-        collects all garbage, which a large process seldom does.
+        Their states would stay in memory until Python collects all garbage, which a large process seldom does. An
+        execution that still uses a run keeps all that the log holds.
         """
         with self.lock:
-            runs = [weakref.ref(run) for run in self.runs]
+            runs = [(weakref.ref(run), copy(run)) for run in self.runs]
             self.runs.clear()
-            used = [run for each in runs if (run := each()) is not None]
-            self.runs.extend(used if len(used) != 1 else [weakref.proxy(used[0])])
+            is_only = sum(each() is not None for each, _ in runs) == 1
+            for each, unused in runs:
+                if (run := each()) is not None:
+                    self.runs.append(weakref.proxy(run) if is_only else run)
+                else:
+                    unused.log = weakref.proxy(self)
+                    self.runs.append(unused)
 
     def step_of_call(self, namespace: str) -> int:
         """The step of the next call of a governed function, which no checkpoint numbers: one after the newest
@@ -446,7 +464,8 @@ class Recorder:
         log = self.log_of(first.thread_id)
         log.identify(past)
         unknown, pending = log.unknown(past.value.get("facts", ())), log.unknown(first.pending)
-        run = log.runs[-1] if log.runs else None
+        with log.lock:
+            run = log.runs[-1] if log.runs else None
         epoch: int = past.value.get("run", 0)
         continues = (
             run is not None
@@ -555,7 +574,8 @@ class Recorder:
 def _let_go(threads: dict[str, ThreadLog], functional: dict[Any, Run]) -> None:
     functional.clear()
     for log in threads.values():
-        log.let_go()
+        if not log.lock.locked():  # by the code that was interrupted by a garbage collection, which does this
+            log.let_go()
 
 
 def _may_be_a_request() -> bool:

@@ -497,6 +497,80 @@ def test_a_subgraph_whose_node_is_no_longer_kept_stands_where_it_ran() -> None:
 
 
 @MODES
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_run_whose_thread_is_forgotten_meanwhile_keeps_the_records_of_the_thread(
+    mode: str, is_saved: bool
+) -> None:
+    """Earlier runs have filled the thread up to `keep`. Their records go first, as in a thread that is not
+    forgotten, and their denials are there until they go."""
+
+    def seen(keep_threads: int) -> list[object]:
+        found: list[object] = []
+        arbiter_os = ArbiterOS(keep=8, keep_threads=keep_threads)
+
+        def b(state: Any) -> Any:
+            if "last" in state["log"]:
+                other = threading.Thread(target=arbiter_os.execute, args=({"log": []}, graph, thread("other")))
+                other.start()
+                other.join()
+            return {"log": ["b"]}
+
+        def d(state: Any) -> Any:
+            nodes = [item.node for items in arbiter_os.history.entries for item in items]
+            found.append((arbiter_os.history.count(), nodes))
+            return {"log": ["d"]}
+
+        def look(history: History) -> bool:
+            found.append((history.count(), len(cast(Any, history).denied())))
+            return history.entries[-1][-1].node != "c"
+
+        graph = chain(Spy("d"))
+        app = arbiter_os.govern(
+            chain(Spy("a"), b, Spy("c"), d, checkpointer=InMemorySaver() if is_saved else None)
+        )
+        arbiter_os.add_policy_checker(Check("look", look, on_deny="redirect:d"))
+        for name in ("first", "second", "last"):
+            run(app, {"log": [name]}, thread("one"), mode=mode)
+        return found
+
+    assert seen(keep_threads=1) == seen(keep_threads=9)
+
+
+@pytest.mark.lengthy
+def test_a_history_that_outlives_its_arbiter_can_be_asked_while_python_frees_it() -> None:
+    """Python may search for cycles at any moment, also while the history holds its lock."""
+    kept: list[Any] = []
+
+    def serve() -> None:
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_policy_checker(Check("keep", lambda history: kept.append(history) is None))
+        app = arbiter_os.govern(chain(Spy("a")))
+        app.invoke({"log": []}, thread("one"))
+        cycle: list[Any] = [arbiter_os, app]
+        cycle.append(cycle)
+
+    def ask() -> None:
+        denied = kept.pop().denied
+        gc.set_threshold(gc.get_count()[0] + moment, *others)
+        gc.enable()
+        denied()
+
+    first, *others = gc.get_threshold()
+    for moment in range(20):
+        gc.collect()
+        gc.disable()
+        try:
+            serve()
+            asking = threading.Thread(target=ask, daemon=True)
+            asking.start()
+            asking.join(5)
+        finally:
+            gc.set_threshold(first, *others)
+            gc.enable()
+        assert not asking.is_alive()
+
+
+@MODES
 def test_history_inside_a_node_is_that_of_its_run(mode: str) -> None:
     arbiter_os = ArbiterOS()
     seen: list[list[str]] = []
