@@ -45,7 +45,7 @@ def show_history(
         )
     if thread is not None and "after" in given and not finds_items:
         raise ConfigurationError("--after goes on with a page of threads or items; a thread is shown whole.")
-    if follow and (filters or run is not None or format == "json"):
+    if follow and (finds_items or run is not None or format == "json"):
         raise ConfigurationError("--follow shows a whole thread, as a table or as jsonl.")
     with opened(where) as ledger:
         ledger.threads(since=wanted["since"], until=wanted["until"])  # reports wrong times in any case

@@ -160,6 +160,12 @@ def test_history_of_one_run_takes_no_filter_of_items(folder: Path) -> None:
     assert said == "--run shows a run of a thread whole; leave it out to find items of the thread."
 
 
+@pytest.mark.parametrize("time", [("--since", "7d"), ("--until", "2020-01-01")])
+def test_history_that_follows_takes_no_time(time: tuple[str, str], folder: Path) -> None:
+    said = refused("history", "pay-1", "--follow", *time)
+    assert said == "--follow shows a whole thread, as a table or as jsonl."
+
+
 @pytest.mark.lengthy
 def test_an_erased_thread_is_found_by_its_ref(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "l.db"
