@@ -128,7 +128,8 @@ class ThreadLog:
     def add(self, run: Run, record: Record) -> None:
         """Add a record. The caller must hold the lock."""
         records = run.records
-        if not records and run not in self.runs:  # others of the thread have pushed out all that it had
+        # others of the thread may have pushed out all that it had
+        if not records and all(each.records is not records for each in self.runs):
             self.runs.insert(max(len(self.runs) - 1, 0), run)
             self._counted.subtract(run.counted())
         records.append(record)
@@ -143,18 +144,12 @@ class ThreadLog:
         other.
 
         Their states would stay in memory until Python collects all garbage, which a large process seldom does. An
-        execution that still uses a run keeps all that the log holds.
+        execution that still uses a run holds the log, whose copy of the run has the same records.
         """
         with self.lock:
-            runs = [(weakref.ref(run), copy(run)) for run in self.runs]
-            self.runs.clear()
-            is_only = sum(each() is not None for each, _ in runs) == 1
-            for each, unused in runs:
-                if (run := each()) is not None:
-                    self.runs.append(weakref.proxy(run) if is_only else run)
-                else:
-                    unused.log = weakref.proxy(self)
-                    self.runs.append(unused)
+            self.runs = deque(map(copy, self.runs))
+            for run in self.runs:
+                run.log = weakref.proxy(self)
 
     def step_of_call(self, namespace: str) -> int:
         """The step of the next call of a governed function, which no checkpoint numbers: one after the newest
@@ -464,8 +459,7 @@ class Recorder:
         log = self.log_of(first.thread_id)
         log.identify(past)
         unknown, pending = log.unknown(past.value.get("facts", ())), log.unknown(first.pending)
-        with log.lock:
-            run = log.runs[-1] if log.runs else None
+        run = log.runs[-1] if log.runs else None
         epoch: int = past.value.get("run", 0)
         continues = (
             run is not None
@@ -481,7 +475,7 @@ class Recorder:
                 began = run.records[0].started - 0.01 if run.records else 0
             log.restore(run, (fact for fact in past.this_run() if fact["at"] > began), begun=True)
         log.restore(run, first.pending, begun=continues)
-        run.saved = first.saved
+        run.saved, run.log = first.saved, log  # the thread may have been forgotten meanwhile
         self._began(run)
         return run, unknown, pending
 

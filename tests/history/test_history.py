@@ -536,6 +536,50 @@ def test_a_run_whose_thread_is_forgotten_meanwhile_keeps_the_records_of_the_thre
     assert seen(keep_threads=1) == seen(keep_threads=9)
 
 
+def test_a_run_begins_while_its_thread_is_forgotten_and_another_run_of_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arbiter_os = ArbiterOS(keep_threads=1)
+    arbiter_os.add_policy_checker(Check("look", lambda history: not cast(Any, history).denied()))
+    running, ends, begins, goes_on = (threading.Event() for _ in range(4))
+
+    def wait(state: Any) -> Any:
+        if state["log"] == ["first"]:
+            running.set()
+            assert ends.wait(5)
+        return {"log": ["wait"]}
+
+    app = arbiter_os.govern(chain(wait))
+    identify = ThreadLog.identify
+
+    def slowly(log: ThreadLog, past: Any) -> None:
+        identify(log, past)
+        if running.is_set() and log.thread_id == "one":
+            begins.set()
+            assert goes_on.wait(5)
+
+    monkeypatch.setattr(ThreadLog, "identify", slowly)
+    outputs: list[Any] = []
+
+    def serve(name: str) -> threading.Thread:
+        server = threading.Thread(
+            target=lambda: outputs.append(app.invoke({"log": [name]}, thread("one"))), daemon=True
+        )
+        server.start()
+        return server
+
+    first = serve("first")
+    assert running.wait(5)
+    second = serve("second")
+    assert begins.wait(5)
+    app.invoke({"log": []}, thread("other"))
+    ends.set()
+    first.join(5)
+    goes_on.set()
+    second.join(5)
+    assert outputs == [{"log": ["first", "wait"]}, {"log": ["second", "wait"]}]
+
+
 @pytest.mark.lengthy
 def test_a_history_that_outlives_its_arbiter_can_be_asked_while_python_frees_it() -> None:
     """Python may search for cycles at any moment, also while the history holds its lock."""
