@@ -510,7 +510,9 @@ def test_a_run_whose_thread_is_forgotten_meanwhile_keeps_the_records_of_the_thre
 
         def b(state: Any) -> Any:
             if "last" in state["log"]:
-                other = threading.Thread(target=arbiter_os.execute, args=({"log": []}, graph, thread("other")))
+                other = threading.Thread(
+                    target=arbiter_os.execute, args=({"log": []}, graph, thread("other"))
+                )
                 other.start()
                 other.join()
             return {"log": ["b"]}
@@ -585,15 +587,19 @@ def test_a_history_that_outlives_its_arbiter_can_be_asked_while_python_frees_it(
     """Python may search for cycles at any moment, also while the history holds its lock."""
     kept: list[Any] = []
 
+    def keep(history: History) -> bool:
+        kept.append(history)
+        return True
+
     def serve() -> None:
         arbiter_os = ArbiterOS()
-        arbiter_os.add_policy_checker(Check("keep", lambda history: kept.append(history) is None))
+        arbiter_os.add_policy_checker(Check("keep", keep))
         app = arbiter_os.govern(chain(Spy("a")))
         app.invoke({"log": []}, thread("one"))
         cycle: list[Any] = [arbiter_os, app]
         cycle.append(cycle)
 
-    def ask() -> None:
+    def ask(moment: int) -> None:
         denied = kept.pop().denied
         gc.set_threshold(gc.get_count()[0] + moment, *others)
         gc.enable()
@@ -605,7 +611,7 @@ def test_a_history_that_outlives_its_arbiter_can_be_asked_while_python_frees_it(
         gc.disable()
         try:
             serve()
-            asking = threading.Thread(target=ask, daemon=True)
+            asking = threading.Thread(target=ask, args=(moment,), daemon=True)
             asking.start()
             asking.join(5)
         finally:
