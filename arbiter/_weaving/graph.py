@@ -148,7 +148,7 @@ def described(origin: Origin) -> Described:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """What all nodes of a graph share. Looking it up for each node would take long in a large graph."""
+    """The values that all nodes of a graph share. Looking them up for each node would take long in a large graph."""
 
     targets: frozenset[str]
     channels: frozenset[str]
