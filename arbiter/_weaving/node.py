@@ -248,8 +248,9 @@ class NodeAttempt(NodeRun):
         parent = _get_current()
         if parent is not None and parent.settings is settings:
             past = channel.past.inside(parent.past)
+            owner, begun = parent.record.id, parent.record.attempt > 1
             run = execution.run or execution.join(
-                parent.run, past, _first_task(conf, step, task, path), begun=parent.record.attempt > 1
+                parent.run, past, _first_task(conf, step, task, path), owner=owner, begun=begun
             )
         else:
             parent = None
@@ -259,6 +260,8 @@ class NodeAttempt(NodeRun):
                 core.recorder.goes_on(run)
         namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS].rpartition(NS_SEP)[0]
         record = begin(run, task, node.node, node.instruction, step, namespace, clock(), path)
+        if parent is not None:
+            record.owner = parent.record.id
         NodeRun.__init__(self, record, plan, input, settings, run, past, parent, config, node.schemas)
         self.states.input = self.shown(input)
         if channel.done:

@@ -641,29 +641,17 @@ def _supersteps(records: Sequence[Record]) -> list[list[HistoryItem]]:
     return [[HistoryItem(record) for record in group] for group in ordered]
 
 
-def _place(namespace: str) -> str:
-    """A namespace without the ids of tasks and the numbers of calls."""
-    parts = (part.split(":", 1)[0] for part in namespace.split("|"))
-    return "|".join(part for part in parts if part and not part.isdigit())
-
-
 def _nested_first(groups: Mapping[tuple[str, int], Sequence[Record]]) -> list[Sequence[Record]]:
     """The groups, those of a subgraph before that of the node that ran it."""
     inside: dict[str, list[tuple[str, int]]] = {}
     roots: list[tuple[str, int]] = []
-    ids: set[str] = set()
-    places: dict[str, list[Record]] = {}
-    for group in groups.values():
-        for record in group:
-            ids.add(record.id)
-            places.setdefault(_place(f"{record.namespace}|{record.node}"), []).append(record)
+    ids = {record.id for group in groups.values() for record in group}
     for key, group in groups.items():
         owner = key[0].rsplit(":", 1)[-1].split("|", 1)[0]
         if key[0] and ":" not in key[0]:
             # The namespace of a subgraph with a memory of its own has the names of nodes and no id of a task.
-            began = [each for each in places.get(_place(key[0]), ()) if each.started <= group[0].started]
-            owner = max(began, key=lambda each: each.started).id if began else ""
-        if owner in ids:
+            owner = group[0].owner
+        if key[0] and owner in ids:
             inside.setdefault(owner, []).append(key)
         else:
             roots.append(key)

@@ -186,6 +186,8 @@ class Record:
     corrections: tuple[str, ...]
     gating: Mapping[str, Any]
     tallies: Mapping[str, Mapping[str, float | None]]
+    owner: str
+    """The id of the node run that ran this one's graph, "" for none or if it is not known."""
     raw: Any
     """The output itself, kept while a router may still need it."""
     error: str | None
@@ -218,6 +220,7 @@ class Record:
         self.path = path
         self.input = self.spent = NOTHING
         self.drafts = ()
+        self.owner = ""
         self.attempt = self.sharers = 0
         self.execution = self.position = self.records = None
         self.begin_again(started)

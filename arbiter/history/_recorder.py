@@ -222,10 +222,11 @@ class ThreadLog:
         """Those of these facts whose node run has no record here: another process ran it, or it was forgotten."""
         return [fact for fact in facts if fact["id"] not in self.by_id]
 
-    def restore(self, run: Run, facts: Iterable[RunFact], *, begun: bool) -> None:
+    def restore(self, run: Run, facts: Iterable[RunFact], *, begun: bool, owner: str = "") -> None:
         """Add records for facts of another process, and replace those of node runs that paused or failed here and
         were done there. `begun` is True if this process has begun this part of the run too: if records of the run
-        were dropped, the facts may be theirs, and they are counted already.
+        were dropped, the facts may be theirs, and they are counted already. `owner` is the id of the node run whose
+        graph they are of.
         """
         with self.lock:
             if begun and run.counted():
@@ -237,6 +238,7 @@ class ThreadLog:
             for _, each in sorted(left.values(), key=lambda entry: task_order(entry[1].path)):
                 places.setdefault(_place_of(each), []).append(each.id)
             for record in added:
+                record.owner = owner
                 # Facts without their own ids are in the order of their tasks.
                 same = places.get(_place_of(record), ()) if is_packed_id(record.id) else ()
                 own = next((id for id in (record.id, *same) if id in left), None)
@@ -244,7 +246,7 @@ class ThreadLog:
                     self.add(run, record)
                     continue
                 at, before = left.pop(own)
-                record.path = before.path
+                record.path, record.owner = before.path, before.owner
                 before.sharers = max(before.sharers - 1, 0)
                 self.by_id.pop(own)
                 self.by_id[record.id] = run.records[at] = record
@@ -377,9 +379,9 @@ class Execution:
         """True if the execution began in the current task or thread."""
         return self._place() is _place()
 
-    def join(self, run: Run, past: Past, first: FirstTask, *, begun: bool) -> Run:
-        """Make this execution part of `run`, as a subgraph of one of its nodes. `begun` is True if this process has
-        begun that node before.
+    def join(self, run: Run, past: Past, first: FirstTask, *, owner: str, begun: bool) -> Run:
+        """Make this execution part of `run`, as a subgraph of its node run with the id `owner`. `begun` is True if
+        this process has begun that node run before.
 
         If another process began the execution, `past` has the facts that it committed there.
         """
@@ -390,7 +392,8 @@ class Execution:
                 log.identify(past)
                 self.unknown = log.unknown(past.value.get("facts", ()))
                 self.pending = log.unknown(first.pending)
-                log.restore(run, (*past.value.get("facts", ()), *first.pending), begun=begun)
+                facts = (*past.value.get("facts", ()), *first.pending)
+                log.restore(run, facts, begun=begun, owner=owner)
             self.run, self.newest, self._before = run, run, None
         return run
 

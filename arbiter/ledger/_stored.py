@@ -232,8 +232,11 @@ def _attempt(body: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def history_of(rows: Sequence[Row]) -> StoredHistory:
-    """The history in these rows: of each task its newest attempt, in the place of its first."""
+    """The history in these rows: of each task its newest attempt. So a node run that paused for one of its graph
+    stands behind those that ran after the pause.
+    """
     newest: dict[str, Record] = {}
     for record in records_of(rows):
+        newest.pop(record.id, None)
         newest[record.id] = record
     return StoredHistory(list(newest.values()), {})

@@ -13,7 +13,7 @@ import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC
-from itertools import pairwise
+from itertools import count, pairwise
 from time import sleep
 from typing import Any, cast
 
@@ -45,7 +45,21 @@ from arbiter.history._past import NO_PAST
 from arbiter.history._record import Record
 from arbiter.history._recorder import ThreadLog, begin
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
-from tests.support import MODES, Check, Judge, Spy, State, allow, chain, gained, good, quick, run, thread
+from tests.support import (
+    MODES,
+    Check,
+    Judge,
+    Spy,
+    State,
+    allow,
+    chain,
+    gained,
+    good,
+    governed,
+    quick,
+    run,
+    thread,
+)
 
 
 def loop(times: int, checkpointer: Any = None) -> Any:
@@ -483,6 +497,50 @@ def test_a_subgraph_that_keeps_its_state_stands_before_the_node_that_ran_it(mode
     known = arbiter_os.history_of(thread_id="a")
     once = ["first", "in3", "in1", "in2", "deep", "outer", "in4", "in5", "plain", "keeps"]
     assert [item.node for item in known.items()] == 3 * once
+
+
+@MODES
+def test_a_subgraph_that_keeps_its_state_stands_before_its_node_also_if_it_paused(mode: str) -> None:
+    """Here and in another process that resumes it."""
+
+    def asks(state: State) -> Any:
+        interrupt("?")
+        return {"log": ["asks"]}
+
+    saver = InMemorySaver()
+    inner = in_order(("in1", Spy("in1")), ("asks", asks), ("in2", Spy("in2")), checkpointer=True)
+    graph = in_order(("sub", inner), ("last", Spy("last")), checkpointer=saver)
+    arbiter_os, app = governed(graph, Check("all", allow))
+    elsewhere, again = governed(graph, Check("all", allow))
+    once = ["in1", "asks", "in2", "sub", "last"]
+    for _ in range(2):
+        run(app, {"log": []}, thread("a"), mode=mode)
+        run(app, Command(resume="yes"), thread("a"), mode=mode)
+    assert [item.node for item in arbiter_os.history_of(thread_id="a").items()] == 2 * once
+    run(app, {"log": []}, thread("a"), mode=mode)
+    run(again, Command(resume="yes"), thread("a"), mode=mode)
+    assert [item.node for item in elsewhere.history_of(thread_id="a").items()][-5:] == once
+
+
+@pytest.mark.parametrize("passes", [0, -1])
+def test_the_order_of_a_history_does_not_depend_on_the_clock(passes: int) -> None:
+    ticks = count(1_000_000, passes)
+    inner = in_order(("in1", Spy("in1")), ("in2", Spy("in2")), checkpointer=True)
+    arbiter_os = ArbiterOS(clock=lambda: float(next(ticks)))
+    app = arbiter_os.govern(in_order(("sub", inner), ("last", Spy("last")), checkpointer=InMemorySaver()))
+    for _ in range(2):
+        app.invoke({"log": []}, thread("a"))
+    known = arbiter_os.history_of(thread_id="a")
+    assert [item.node for item in known.items()] == 2 * ["in1", "in2", "sub", "last"]
+
+
+def test_a_history_has_all_nodes_whatever_their_names() -> None:
+    """A part of a namespace that is a number is usually that of a call."""
+    inner = in_order(("2", Spy("2")), ("3", Spy("3")), checkpointer=True)
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(in_order(("1", inner), ("4", Spy("4")), checkpointer=InMemorySaver()))
+    app.invoke({"log": []}, thread("a"))
+    assert [item.node for item in arbiter_os.history_of(thread_id="a").items()] == ["2", "3", "1", "4"]
 
 
 def test_a_subgraph_whose_node_is_no_longer_kept_stands_where_it_ran() -> None:

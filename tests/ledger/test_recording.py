@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 
 from arbiter import (
     ArbiterError,
@@ -147,19 +147,29 @@ def test_each_answer_is_kept_with_the_time_at_which_its_question_was_asked(
         assert ledger.verify().gaps == 0
 
 
-def test_a_stored_history_has_the_order_of_the_one_in_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pauses", [False, True])
+def test_a_stored_history_has_the_order_of_the_one_in_memory(tmp_path: Path, pauses: bool) -> None:
     """Also the node runs of a subgraph that keeps its state, which end before the node that ran them."""
-    inner = chain(Spy("in1"), Spy("in2"), checkpointer=True)
+
+    def asks(state: Any) -> Any:
+        if pauses:
+            interrupt("?")
+        return {"log": ["asks"]}
+
     builder: Any = StateGraph(State)
-    builder.add_node("sub", inner)
+    builder.add_node("sub", chain(Spy("in1"), asks, Spy("in2"), checkpointer=True))
     builder.add_edge(START, "sub")
     with Ledger(tmp_path / "l.db", states="full") as ledger:
         arbiter_os = ArbiterOS(ledger=ledger)
         app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
         for _ in range(2):
             app.invoke({"log": []}, conf("t"))
+            if pauses:
+                app.invoke(Command(resume="yes"), conf("t"))
         assert ledger.flush(60)
-        assert ledger.history("t").to_dicts() == arbiter_os.history_of(thread_id="t").to_dicts()
+        stored = ledger.history("t")
+        assert [item.node for item in stored.items()] == 2 * ["in1", "asks", "in2", "sub"]
+        assert stored.to_dicts() == arbiter_os.history_of(thread_id="t").to_dicts()
 
 
 def test_drafts_and_errors_come_back_as_they_were(tmp_path: Path) -> None:
