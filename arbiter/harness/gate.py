@@ -240,10 +240,11 @@ class RegressionGate:
     def _tested(self, start: RowComparison, row: Row, then: Row, pairs: Pairs, limits: _Limits) -> _Found:
         start = replace(start, lost=pairs.lost, new=pairs.new, gone=pairs.gone, changed=pairs.changed)
         others = len(pairs.new) + len(pairs.gone) + len(pairs.changed)
-        if row.is_sampled and row.n == then.n == 1:
-            # Such as fluency, which judges the whole window at once.
+        has_agents = row.name == COMPLETED  # its elements are the agents, and not what they said
+        if row.is_sampled and row.n == then.n == 1 and (pairs.differences or not has_agents):
+            # Such as fluency, which judges the whole window at once, or one agent that spoke then, too.
             return _Found(_by_means(start, then.mean, limits, "it has one element"), limits)
-        if row.is_sampled and (
+        if (row.is_sampled and not has_agents) and (
             len(pairs.differences) < (1 - MAX_LOST) * pairs.before
             or others > MAX_LOST * pairs.before + _SLACK
         ):

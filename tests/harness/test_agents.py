@@ -323,6 +323,26 @@ def test_a_crew_of_which_one_speaks_is_compared_with_its_baseline(crew: Path) ->
     assert found.exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("then", "now", "reason"),
+    [
+        (["ilka"], ["tomasz"], "completed has no cases to compare; two are needed"),
+        (["ilka", "tomasz"], ["tomasz"], "completed has 1 case to compare; two are needed"),
+    ],
+)
+def test_an_agent_that_fell_silent_is_not_compared_with_one_that_speaks(
+    crew: Path, then: list[str], now: list[str], reason: str
+) -> None:
+    target = {name: value for name, value in SUITE["target"].items() if name != "channels"}
+    write_suite(target=target, scorers=SUITE["scorers"][:1], gate={"rows": ["completed"]})
+    write_messages(*(line for name in then for line in spoken(name, 12)))
+    loaded().run().save_baseline("then.json")
+    write_messages(*(line for name in now for line in spoken(name, 12)))
+    found = loaded().run().compare("then.json")
+    assert (found.rows["completed"].verdict, found.rows["completed"].reason) == ("incomplete", reason)
+    assert found.exit_code == 5
+
+
 def test_a_claim_without_evidence_has_no_part_in_a_dimension(crew: Path) -> None:
     """It would count as 9 in each run, and hide a drop of the others. Row and dimension have the same number."""
 
