@@ -261,7 +261,9 @@ def conversation_of(given: Any, output: Any) -> Trajectory:
 
 def _messages_in(value: Any) -> list[Any] | None:
     found: Any = value.get("messages") if is_mapping(value) else value
-    return found if is_list(found) and (found or is_mapping(value)) else None
+    # A state with other fields may say there what it says, and have no use for its empty list of messages.
+    is_silent = is_mapping(value) and len(value) == 1
+    return found if is_list(found) and (found or is_silent) else None
 
 
 def _text(value: Any) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.graph import START, MessagesState, StateGraph
 
 from arbiter import ConfigurationError
 from arbiter.errors import PackError
@@ -253,3 +254,26 @@ def test_an_output_without_any_message_is_not_judged(project: Path) -> None:
         9.0,
         [],
     )
+
+
+def test_a_state_that_does_not_use_its_messages_is_judged_by_its_other_fields(project: Path) -> None:
+    """LangGraph fills in an empty list of messages."""
+
+    class Asking(MessagesState):
+        question: str
+        answer: str
+
+    def reply(state: Asking) -> dict[str, str]:
+        return {"answer": "By the tide."}
+
+    builder: Any = StateGraph(Asking)
+    builder.add_node("reply", reply)
+    builder.add_edge(START, "reply")
+    judge = Says(scored)
+    fresh = {"name": "fresh", "use": "fluency", "judge": "main"}
+    case = Case("a", {"messages": [], "question": "When do we sail?"})
+    suite = Suite("quiet", [case], scorers=[fresh], models={"main": judge})
+    assert suite.run(builder.compile()).results[0].outcome("fresh") == "scored"
+    (asked,) = judge.asked
+    assert "When do we sail?" in prompt_of(asked)
+    assert "By the tide." in prompt_of(asked)
