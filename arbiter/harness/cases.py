@@ -266,7 +266,7 @@ class Selection:
     def __post_init__(self) -> None:
         for name in ("ids", "tags"):  # a text is one of them, and not its letters
             given = getattr(self, name)
-            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
+            object.__setattr__(self, name, (given,) if given and isinstance(given, str) else tuple(given))
 
     def of(self, cases: Sequence[Case]) -> tuple[Case, ...]:
         """The selected cases. Raises `ConfigurationError` if there are none, or if a name selects nothing."""

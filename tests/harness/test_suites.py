@@ -539,6 +539,7 @@ def test_an_assertion_that_cannot_be_judged_is_an_error_and_none_is_nothing_to_j
         (Selection(ids=["late"]), ["late"]),
         (Selection(ids="late"), ["late"]),
         (Selection(tags="slow"), ["fast-2"]),
+        (Selection(ids="", tags="slow"), ["fast-2"]),
         (Selection(tags=["smoke"], text="1"), ["fast-1"]),
     ],
 )
