@@ -109,7 +109,10 @@ class Session:
         self._has_budget = any(
             (limits.tokens is not None, limits.usd, limits.calls is not None, limits.seconds)
         )
-        self.kept = kept or {}
+        cut = {place for place, known in (kept or {}).items() if known.was_cut}
+        self.kept: Mapping[tuple[str, int], Kept] = {
+            place: known for place, known in (kept or {}).items() if place not in cut
+        }
         """The results that an earlier session of the run has, by case × repeat."""
         self._tape = tape
         self._progress = progress
@@ -130,7 +133,10 @@ class Session:
             if known is not None and (result := known.result()) is not None:
                 self.results[at] = result
                 self.judging.usage.restore(self.thread_id(case, repeat), result.usage)
-        self._next: Iterator[int] = iter([at for at in range(len(self.todo)) if at not in self.results])
+        left = [at for at, _ in enumerate(self.todo) if at not in self.results]
+        # A case that was cut short comes after the others: it may take all the time of the run again.
+        left.sort(key=lambda at: (self.todo[at][0].id, self.todo[at][1]) in cut)
+        self._next: Iterator[int] = iter(left)
         self._lock = threading.Lock()
         self.begin()
 

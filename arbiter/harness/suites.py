@@ -494,7 +494,7 @@ def _tape(
 
 def _kept(written: Written, retry_errors: bool) -> Mapping[tuple[str, int], Kept]:
     if not retry_errors:
-        return {place: kept for place, kept in written.kept.items() if not kept.was_cut}
+        return written.kept
     return {place: kept.without_errors() for place, kept in written.kept.items()}
 
 

@@ -733,6 +733,24 @@ def test_a_case_that_the_end_of_the_run_cut_short_is_run_again_by_a_resume(mode:
 
 
 @MODES
+def test_a_case_that_never_ends_does_not_keep_a_resume_from_the_others(mode: str) -> None:
+    """With the same limits it is cut short again, after the others."""
+
+    async def stuck(given: Any) -> Any:
+        if given == 0:
+            await asyncio.sleep(PATIENCE)
+        return given
+
+    cases = [Case(f"case-{number}", number) for number in range(3)]
+    suite = Suite("stuck", cases, limits=Limits(concurrency=1, run_timeout=0.3))
+    report = ran(suite, stuck, mode=mode)
+    assert [result.status for result in report.results] == ["timeout", "skipped_budget", "skipped_budget"]
+    resumed = ran(suite, stuck, mode=mode, resume=report.run_id)
+    assert [result.status for result in resumed.results] == ["timeout", "completed", "completed"]
+    assert resumed.stopped == "run_timeout"
+
+
+@MODES
 def test_a_cancelled_async_target_cleans_up(mode: str) -> None:
     ended: list[str] = []
 
