@@ -21,7 +21,7 @@ FIELDS = (
     "authorization", "*-authorization", "cookie", "cookies", "set-cookie", "*credential*",
 )  # fmt: skip
 """Names of fields whose values are always secrets, whatever they look like. Case does not matter."""
-_FOLDER = compile(r"[/~.]|[A-Za-z]:[\\/]")
+_FOLDER = compile(r"""[/~]|\.{1,2}(?![^/\\"'])|[A-Za-z]:[\\/]""")
 """How the name of a folder begins: `pwd` is short for a password, and for the folder in which a program works."""
 _NOT_SECRET = compile(rf"(?i){NOT_SECRET}\Z")
 _UNREAD = compile(r"\\(?:[ubf]|\\\\)")
@@ -183,7 +183,8 @@ class ContentRedactor:
     def _is_field(self, name: str, part: Any) -> bool:
         """True for a value that its name makes a secret. In Docker's settings `auth` has a name with a password."""
         if self._is_secret(name):
-            return part not in (None, "", [], {}) and not (isinstance(part, str) and _is_folder(name, part))
+            text = part.get("$path") if isinstance(part, dict) else part  # a `Path` as a ledger has it
+            return part not in (None, "", [], {}) and not (isinstance(text, str) and _is_folder(name, text))
         if name != "auth" or "secrets" not in self._detect:
             return False
         return isinstance(part, str) and BASIC.match(part) is not None

@@ -452,7 +452,7 @@ def test_the_token_of_a_page_is_no_secret_field() -> None:
 @pytest.mark.parametrize("name", ["pwd", "PWD", "Pwd"])
 def test_pwd_is_a_password_unless_it_is_a_folder(name: str) -> None:
     redactor = ContentRedactor()
-    for told in ("swordfish", "sw0rd/fish", 4821):
+    for told in ("swordfish", "sw0rd/fish", ".Summer24", "..12..", 4821):
         for value in ({name: told}, [{"db": {name: told, "uid": "sa"}}]):
             assert not redactor.is_clean(json.dumps(value))
             assert str(told) not in str(redactor.redact(value))
@@ -460,7 +460,8 @@ def test_pwd_is_a_password_unless_it_is_a_folder(name: str) -> None:
                 assert str(told) not in redactor.redact(text)
     printed, redacted = {name: "swordfish"}, {name: "[secret: field]"}
     assert redactor.redact(f"made {printed}") == f"made {redacted}"
-    for folder in ("/home/ann", "~/src", "./src", "..", "C:\\Users\\ann", "D:/work"):
+    assert redactor.redact({name: {"$path": "/home/ann"}}) == {name: {"$path": "/home/ann"}}
+    for folder in ("/home/ann", "~/src", "./src", ".", "..", "..\\src", "C:\\Users\\ann", "D:/work"):
         field = {name: folder}
         for harmless in (field, json.dumps(field), f"made {field}"):
             assert redactor.redact(harmless) == harmless
