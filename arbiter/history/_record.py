@@ -133,7 +133,7 @@ class Account:
 
     decision: PolicyDecision | None = None
     checked: PolicyDecision | None = None
-    """What the checkers decided, before any human answered: about the input as it came, and the output."""
+    """The decision of the checkers before any human answered: about the input as it came, and the output."""
     questions: tuple[Question, ...] = ()
     answers: tuple[Answer, ...] = ()
     asked_about: Mapping[str, Any] | None = None
@@ -200,7 +200,7 @@ class Record:
     position: Position | None
     """As `execution`."""
     records: Records | None
-    """What the constitution said about what is recorded when the attempt began. As `execution`."""
+    """The rules of recording that the constitution had when the attempt began. As `execution`."""
 
     def __init__(
         self,

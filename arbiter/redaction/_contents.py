@@ -183,7 +183,9 @@ class ContentRedactor:
     def _is_field(self, name: str, part: Any) -> bool:
         """True for a value that its name makes a secret. In Docker's settings `auth` has a name with a password."""
         if self._is_secret(name):
-            text = part.get("$path") if isinstance(part, dict) else part  # a `Path` as a ledger has it
+            text: Any = part
+            if isinstance(part, dict):
+                text = text.get("$path")  # a `Path` as a ledger has it
             return part not in (None, "", [], {}) and not (isinstance(text, str) and _is_folder(name, text))
         if name != "auth" or "secrets" not in self._detect:
             return False
