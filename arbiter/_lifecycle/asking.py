@@ -210,12 +210,11 @@ def _begin_asking(run: NodeRun, payload: Mapping[str, Any]) -> Steps:
             return saved
         run.saved = saved
     assert run.saved is not None
-    if not run.saved.done:
-        used = yield IsUsed()
-        if type(used) is Raised:
-            return used
-        if used:
-            return _used_elsewhere(run, payload["policy"])
+    used = yield IsUsed()
+    if type(used) is Raised:
+        return used
+    if used:
+        return _used_elsewhere(run, payload["policy"])
     entry, since = run.saved.entry, 0
     if entry is not None:
         lasts = run.saved.paused or run.pending_question is not None or entry["failed"] < entry["retries"]

@@ -201,8 +201,6 @@ class Saved:
     """The latest note that the body began to run on approvals."""
     paused: bool = False
     """True if the body then paused, so that it continues with them."""
-    done: bool = False
-    """True if the task has ended: this is a replay."""
     spent: Spent = field(default_factory=dict[str, Any])
     notes: Sequence[Mapping[str, Any]] = ()
     """The notes about this task, in any order."""

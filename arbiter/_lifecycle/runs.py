@@ -188,6 +188,8 @@ class NodeRun:
     """The note that the body has begun on approvals."""
     claims: Sequence[str] = ()
     """The names of what has begun on approvals in this attempt: the task, and the calls of functions in its body."""
+    is_over: bool = False
+    """True once this attempt has ended."""
     capped: PolicyRouter | None
     """The router that wants the best attempt, because it may not redirect again."""
     may_have_asked: bool

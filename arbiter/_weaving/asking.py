@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import chain, count, takewhile
 from threading import local
 from typing import Any, cast
-from weakref import WeakSet
+from weakref import ReferenceType, WeakSet, ref
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
@@ -129,8 +129,8 @@ def read_saved(conf: Mapping[str, Any], task: str) -> Access[Saved]:
         ],
         entry=entry,
         paused=entry is not None and f"paused {entry['entry']}" in notes,
-        done=task in writes.done,
         spent=writes.spent,
+        # If it is done, this is a replay.
         notes=()
         if task in writes.done
         else [note for name, note in notes.items() if name.startswith("attempt ")],
@@ -524,29 +524,47 @@ def _place_by_id(conf: Mapping[str, Any]) -> None:
 # Bodies that humans have approved -----------------------------------------------------------------
 
 
-_running: set[str] = set()
-"""What runs on approvals in this process: tasks, and calls of functions in them."""
-_done = Recent[str, None](1000)
-"""The last of these that came to their end. LangGraph may not have saved the outputs of their tasks yet."""
+_running: dict[str, Any] = {}
+"""What runs on approvals in this process: tasks, and calls of functions in them. Each with its execution."""
+_done = Recent[str, ReferenceType[Any]](1000)
+"""The last of these whose tasks have come to their end. LangGraph may not have saved the outputs yet."""
 _lock = new_lock()
 
 
 def begin_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[bool]:
     """Note that a body begins to run on approvals. Returns False if another execution has already begun."""
     task = conf[CONFIG_KEY_TASK_ID]
-    stands = yield from note_first(conf, places_of(conf)[0], task, f"entry {entry['entry']}", entry)
-    if stands is not None:
-        return False
-    _running.add(task)
+    return (yield from _begin(conf, places_of(conf)[0], {task: f"entry {entry['entry']}"}, entry))
+
+
+def _begin(
+    conf: Mapping[str, Any], place: RunnableConfig, names: Mapping[str, str], about: Mapping[str, Any]
+) -> Access[bool]:
+    """Write notes with these names, by claim. Returns False if another execution has."""
+    own, begun = _execution_of(conf), False
+    with _lock:  # before the notes: an execution that reads one must find that it is in use
+        if any(_running.get(claim, own) is not own for claim in names):
+            return False
+        _running.update(dict.fromkeys(names, own))
+    try:
+        for name in names.values():
+            if (yield from note_first(conf, place, conf[CONFIG_KEY_TASK_ID], name, about)) is not None:
+                return False
+        begun = True
+    finally:
+        if not begun:
+            let_go([*names])
     return True
 
 
-def let_go(claims: Sequence[str], *, is_done: bool) -> None:
-    """Note that what ran on approvals has ended; `is_done` is True if its task has an output."""
-    if is_done:
-        with _lock:
-            _done.update(dict.fromkeys(claims))
-    _running.difference_update(claims)
+def let_go(claims: Sequence[str], done: str | None = None) -> None:
+    """Note that what ran on approvals has ended. `done` is its task, if this has an output: what ran in tasks inside
+    it has been saved by their own graph, or is not to be saved."""
+    for claim in claims:
+        if done is not None and claim.startswith(done) and (execution := _running.get(claim)) is not None:
+            with _lock:
+                _done[claim] = ref(execution)
+        _running.pop(claim, None)
 
 
 def is_used(conf: Mapping[str, Any], claims: Sequence[str]) -> Access[bool]:
@@ -554,15 +572,39 @@ def is_used(conf: Mapping[str, Any], claims: Sequence[str]) -> Access[bool]:
 
     LangGraph saves the output of its task in the background. Until then the checkpoint looks as after a crash.
     """
-    if any(claim in _running for claim in claims):
+    own, task = _execution_of(conf), conf[CONFIG_KEY_TASK_ID]
+    if any(_running.get(claim, own) is not own for claim in claims):
         return True
-    for pause in PAUSES if any(claim in _done for claim in claims) else ():
+    done = {claim: by for claim in claims if (by := _done.get(claim)) is not None}
+    is_own = any(
+        by() is own for by in done.values()
+    )  # an edge failed after the body, and LangGraph tries again
+    for pause in PAUSES if done and not (is_own or _is_replayed(conf)) else ():
         for place in places_of(conf):
             found = yield from read_again(conf, place)
-            if found is not None and conf[CONFIG_KEY_TASK_ID] in found.done:
+            if found is not None and task in found.done:
                 return True
         yield Wait(pause)
+    with _lock:  # the output is not to come: nobody need wait for it again
+        for claim in done:
+            _done.pop(claim, None)
     return False
+
+
+def _execution_of(conf: Mapping[str, Any]) -> Any:
+    """An object that all attempts at a task in one execution share, also those of tasks inside it."""
+    pad = conf[CONFIG_KEY_SCRATCHPAD]
+    while (around := _cells(pad.get_null_resume).get("parent_scratchpad")) is not None:
+        pad = around
+    return pad.get_null_resume
+
+
+def _is_replayed(conf: Mapping[str, Any]) -> bool:
+    """True if the task was done when this execution began."""
+    return any(
+        conf[CONFIG_KEY_TASK_ID] in Writes(known.get("pending_writes", ())).done
+        for known in _resumed_in(conf[CONFIG_KEY_SCRATCHPAD])
+    )
 
 
 def pause_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[None]:
@@ -575,13 +617,8 @@ def begin_function(config: RunnableConfig, uses: Sequence[str], retries: int) ->
     """Note that a function in a body begins to run on approvals. Returns False if another execution has begun."""
     conf = conf_of(config)
     places, _ = yield from _checkpoint_of(conf)
-    for use in uses:
-        about = {"retries": retries}
-        task = conf[CONFIG_KEY_TASK_ID]
-        if (yield from note_first(conf, places[0], task, f"begun {use}", about)) is not None:
-            return False
-    _running.update(claims_of(config, uses))
-    return True
+    names = {claim: f"begun {use}" for claim, use in zip(claims_of(config, uses), uses, strict=True)}
+    return (yield from _begin(conf, places[0], names, {"retries": retries}))
 
 
 def claims_of(config: RunnableConfig, uses: Iterable[str]) -> list[str]:

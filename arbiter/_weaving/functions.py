@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -126,12 +126,9 @@ class FunctionCall(NodeRun):
             self._remember()
 
     def _remember(self) -> None:
+        self.is_over = True
         if self.claims:
-            if self.parent is None:
-                let_go(self.claims, is_done=False)
-            else:  # no other execution may begin before the output of the whole node is saved
-                with _lock:
-                    self.parent.claims = (*self.parent.claims, *self.claims)
+            self._hand_on(self.claims)
         if self.told is not None:
             self.tell_ended()
         if self._execution is not None:
@@ -144,6 +141,14 @@ class FunctionCall(NodeRun):
             return
         with _lock:
             self.run.called = fold(self.run.called, (fact,), self.settings.facts)
+
+    def _hand_on(self, claims: Sequence[str]) -> None:
+        """No other execution may begin before the output of the whole node is saved."""
+        if (parent := self.parent) is not None:
+            with _lock:
+                parent.claims = (*parent.claims, *claims)
+        if parent is None or parent.is_over:  # a thread or a task of asyncio may outlive its node
+            let_go(claims)
 
     # The driver asks
 

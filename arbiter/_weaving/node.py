@@ -404,8 +404,10 @@ class NodeAttempt(NodeRun):
 
     def let_go(self) -> None:
         """End this attempt."""
+        self.is_over = True
         if self.claims:
-            let_go(self.claims, is_done=self.record.status == "completed")
+            has_output = self.record.status == "completed" or self.redirect is not None
+            let_go(self.claims, self.record.id if has_output else None)
         if self.told is not None and self.record.status != "completed" and self.redirect is None:
             self.tell_ended()  # it raised: no writer follows
 

@@ -1,0 +1,294 @@
+"""An approval is used once: by late clicks no more, and by a new attempt not as long as another one has it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any, cast
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import NodeTimeoutError
+from langgraph.func import entrypoint, task
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, RetryPolicy
+
+from arbiter import ArbiterOS
+from arbiter._weaving import asking
+from arbiter.checkers import ApprovalChecker
+from arbiter.errors import ApprovalUsedError
+from arbiter.routers import ErrorRouter
+from tests.support import MODES, PATIENCE, Spy, State, chain, run, thread, until
+
+
+def asked(result: Any) -> Any:
+    return result["__interrupt__"][0].value
+
+
+class LateSaver(InMemorySaver):
+    """Saves late where the graph goes next, as a database far away does."""
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        if any(channel == "branch:to:last" for channel, _ in writes):
+            time.sleep(0.3)
+        super().put_writes(config, writes, task_id, task_path)
+
+    async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        if any(channel == "branch:to:last" for channel, _ in writes):
+            await asyncio.sleep(0.3)
+        super().put_writes(config, writes, task_id, task_path)
+
+    def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        if "branch:to:last" in checkpoint["channel_values"]:
+            time.sleep(0.3)
+        return super().put(config, checkpoint, metadata, new_versions)
+
+    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        if "branch:to:last" in checkpoint["channel_values"]:
+            await asyncio.sleep(0.3)
+        return super().put(config, checkpoint, metadata, new_versions)
+
+
+@pytest.mark.lengthy
+@MODES
+def test_a_failed_node_whose_error_is_handled_uses_its_approval_at_once(mode: str) -> None:
+    """Where the graph goes after the error is the node's output, and saved as late."""
+    saver = LateSaver()
+    calls: list[str] = []
+
+    def pay(state: Any) -> Any:
+        calls.append("pay")
+        raise ValueError
+
+    def app() -> Any:
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+        arbiter_os.add_policy_router(ErrorRouter("sorry", "last", target_nodes=["pay"]))
+        return arbiter_os.govern(chain(pay, Spy("last"), checkpointer=saver))
+
+    app().invoke({"log": []}, thread("1"))
+    first = threading.Thread(
+        target=run, args=(app(), Command(resume="approve"), thread("1")), kwargs={"mode": mode}
+    )
+    first.start()
+    until(lambda: calls)
+    time.sleep(0.05)
+    with pytest.raises(ApprovalUsedError):
+        run(app(), Command(resume="approve"), thread("1"), mode=mode)
+    first.join()
+    assert calls == ["pay"]
+
+
+FLAKY = RetryPolicy(max_attempts=2, initial_interval=0.001, jitter=False, retry_on=ValueError)
+
+
+def flow_that_tries_again(node: Any, saver: Any) -> Any:
+    @task(retry_policy=FLAKY)
+    async def step(state: Any) -> Any:
+        return node(state)
+
+    async def flow(state: Any) -> Any:
+        return await step(state)
+
+    return cast("Any", entrypoint)(checkpointer=saver)(flow)
+
+
+def graph_that_tries_again(node: Any, saver: Any) -> Any:
+    inner: Any = (
+        StateGraph(State).add_node("node", node, retry_policy=FLAKY).add_edge(START, "node").compile()
+    )
+
+    def outer(state: Any) -> Any:
+        return inner.invoke(state)
+
+    return chain(outer, checkpointer=saver)
+
+
+@MODES
+@pytest.mark.parametrize("retried", [flow_that_tries_again, graph_that_tries_again])
+@pytest.mark.parametrize("failing", ["function", "after it"])
+def test_a_retry_inside_a_node_asks_anew_for_a_function(failing: str, retried: Any, mode: str) -> None:
+    calls: list[str] = []
+
+    def fail_once(where: str) -> None:
+        if where == failing and len(calls) == 1:
+            raise ValueError
+
+    def pay(state: Any) -> Any:
+        calls.append("pay")
+        fail_once("function")
+        return {"log": ["pay"]}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+    governed = arbiter_os.govern(pay)
+
+    def node(state: Any) -> Any:
+        found = governed(state)
+        fail_once("after it")
+        return found
+
+    app = arbiter_os.govern(retried(node, InMemorySaver()))
+    if retried is flow_that_tries_again:
+        mode = "async"
+    run(app, {"log": []}, thread("1"), mode=mode)
+    again = asked(run(app, Command(resume="approve"), thread("1"), mode=mode))
+    assert again["note"].startswith("the earlier approval is used")
+    assert run(app, Command(resume="approve"), thread("1"), mode=mode)["log"] == ["pay"]
+    assert len(calls) == 2
+
+
+@MODES
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_retry_after_an_edge_that_failed_need_not_wait(
+    retries: int, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The output of the first attempt is not to come."""
+    monkeypatch.setattr(asking, "PAUSES", (3.0,))
+    pay, edges = Spy("pay"), Spy("edges")
+
+    def edge(state: Any) -> str:
+        edges(state)
+        if len(edges.calls) == 1:
+            raise ValueError
+        return END
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", retries=retries, target_nodes=["pay"]))
+    builder = StateGraph(State).add_node("pay", pay, retry_policy=FLAKY).add_edge(START, "pay")
+    app = arbiter_os.govern(builder.add_conditional_edges("pay", edge, [END]).compile(InMemorySaver()))
+    run(app, {"log": []}, thread("1"), mode=mode)
+    begun = time.monotonic()
+    found = run(app, Command(resume="approve"), thread("1"), mode=mode)
+    if not retries:
+        assert asked(found)["note"].startswith("the earlier approval is used")
+        found = run(app, Command(resume="approve"), thread("1"), mode=mode)
+    assert found["log"] == ["pay"]
+    assert time.monotonic() - begun < 3
+
+
+@MODES
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_earlier_checkpoint_can_be_answered_again(nested: bool, mode: str) -> None:
+    """Each time that a human goes back to the question, the function asks, and runs when it is approved."""
+    pay = Spy("pay")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+    governed: Any = arbiter_os.govern(pay)
+
+    def node(state: Any) -> Any:
+        return governed(state)
+
+    app = arbiter_os.govern(chain(node if nested else pay, checkpointer=InMemorySaver()))
+    run(app, {"log": []}, thread("1"), mode=mode)
+    question = app.get_state(thread("1")).config
+    run(app, Command(resume="approve"), thread("1"), mode=mode)
+    for times in (2, 3):
+        again = asked(run(app, Command(resume="approve"), question, mode=mode))
+        assert again["note"].startswith("the earlier approval is used")
+        assert run(app, Command(resume="approve"), question, mode=mode)["log"] == ["pay"]
+        assert len(pay.calls) == times
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("ends", ["later", "cancelled"])
+async def test_an_approved_coroutine_may_outlive_its_node(ends: str) -> None:
+    """`asyncio.gather` leaves a call alone if one beside it asks. The approval of both counts when both are done."""
+    calls: list[int] = []
+
+    async def pay(amount: int) -> int:
+        calls.append(amount)
+        if len(calls) == 1:
+            await asyncio.sleep(0.01 if ends == "later" else PATIENCE)
+        return amount
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+    governed = arbiter_os.govern(pay)
+
+    async def node(state: Any) -> Any:
+        return {"log": [str(each) for each in await asyncio.gather(governed(1), governed(2))]}
+
+    app = arbiter_os.govern(chain(node, checkpointer=InMemorySaver()))
+    await app.ainvoke({"log": []}, thread("1"))
+    asked(await app.ainvoke(Command(resume="approve"), thread("1")))
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for other in others:
+        if ends == "cancelled":
+            other.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    again = asked(await app.ainvoke(Command(resume="approve"), thread("1")))
+    assert again["note"].startswith("the earlier approval is used")
+    assert (await app.ainvoke(Command(resume="approve"), thread("1")))["log"] == ["1", "2"]
+
+
+@pytest.mark.lengthy
+def test_an_approved_function_in_a_thread_may_outlive_its_node() -> None:
+    """A timeout of the node does not end the thread."""
+    calls: list[str] = []
+
+    def pay(state: Any) -> Any:
+        calls.append("pay")
+        if len(calls) == 1:
+            time.sleep(0.2)
+        return {"log": ["pay"]}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+    governed: Any = arbiter_os.govern(pay)
+
+    async def node(state: Any) -> Any:
+        return await asyncio.to_thread(governed, state)
+
+    builder = StateGraph(State).add_node("node", node, timeout=0.05).add_edge(START, "node")
+    app = arbiter_os.govern(builder.compile(InMemorySaver()))
+    run(app, {"log": []}, thread("1"), mode="async")
+    with pytest.raises(NodeTimeoutError):  # at its end, the event loop waits for the thread
+        run(app, Command(resume="approve"), thread("1"), mode="async")
+    again = asked(run(app, Command(resume="approve"), thread("1"), mode="async"))
+    assert again["note"].startswith("the earlier approval is used")
+    assert run(app, Command(resume="approve"), thread("1"), mode="async")["log"] == ["pay"]
+
+
+class SlowReads(InMemorySaver):
+    def get_tuple(self, config: Any) -> Any:
+        found = super().get_tuple(config)
+        time.sleep(0.02)
+        return found
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("nested", [False, True])
+def test_clicks_that_read_that_a_body_begins_do_not_ask(nested: bool) -> None:
+    """Between its note and its first line, too: another click would answer what the second one asks."""
+    saver = SlowReads()
+    pay = Spy("pay")
+    outcomes: list[str] = []
+
+    def app() -> Any:
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+        governed: Any = arbiter_os.govern(pay)
+
+        def node(state: Any) -> Any:
+            return governed(state)
+
+        return arbiter_os.govern(chain(node if nested else pay, checkpointer=saver))
+
+    def click(number: int) -> None:
+        time.sleep(0.008 * number)
+        try:
+            found = app().invoke(Command(resume="approve"), thread("1"))
+            outcomes.append("asked" if "__interrupt__" in found else "done")
+        except ApprovalUsedError:
+            outcomes.append("used")
+
+    app().invoke({"log": []}, thread("1"))
+    clicks = [threading.Thread(target=click, args=(number,)) for number in range(12)]
+    for each in clicks:
+        each.start()
+    for each in clicks:
+        each.join()
+    assert len(pay.calls) == 1
+    assert "asked" not in outcomes
