@@ -689,7 +689,10 @@ class EvaluationCycle(EvaluatorGroup):
         said, returned, added = await self._said(turn, store)
         named = await self._named(place, store, said)
         speakers = self._speakers(place, named)
-        messages = self._of_their_users(heard(said, speakers), place)
+        messages = heard(said, speakers)
+        # Without a checkpointer, ids are made of the texts: another user may have said the same before.
+        own = newest_human(messages) if turn.evaluators and not run.saved else None
+        messages = self._of_their_users(messages, place, None if own is None else own.id)
         room_id, entity_id = self._where(place, run.history, newest_human(messages))
         strangers = await self._strangers(messages, named, store, room_id, entity_id)
         messages = marked(messages, strangers) if strangers else messages
@@ -751,8 +754,11 @@ class EvaluationCycle(EvaluatorGroup):
         new = as_messages(turn.new_messages, ids)
         return merged(before, new), new, {part.id for part in new} - {part.id for part in before}
 
-    def _of_their_users(self, messages: Sequence[BaseMessage], place: Place) -> Sequence[BaseMessage]:
-        """The messages; those that have come in turns of other users of the thread have the ids of these."""
+    def _of_their_users(
+        self, messages: Sequence[BaseMessage], place: Place, own: str | None = None
+    ) -> Sequence[BaseMessage]:
+        """The messages; those that have come in turns of other users of the thread have the ids of these. `own` is
+        the id of one that is of this turn for certain."""
         user = self._user(place, None)
         if place.thread_id is None or user is None:
             return messages
@@ -762,6 +768,8 @@ class EvaluationCycle(EvaluatorGroup):
             for part in messages[-_LAST:]
             if isinstance(part, HumanMessage) and not part.name and speaker_said(part) is None
         ]
+        if own in unsigned:
+            users[own] = user
         others = {id: other for id in unsigned if (other := users.setdefault(id, user)) != user}
         return signed(messages, others) if others else messages
 

@@ -84,9 +84,10 @@ FLAKY = RetryPolicy(max_attempts=2, initial_interval=0.001, jitter=False, retry_
 
 
 def flow_that_tries_again(node: Any, saver: Any) -> Any:
-    @task(retry_policy=FLAKY)
-    async def step(state: Any) -> Any:
+    async def body(state: Any) -> Any:
         return node(state)
+
+    step = cast("Any", task)(retry_policy=FLAKY)(body)
 
     async def flow(state: Any) -> Any:
         return await step(state)

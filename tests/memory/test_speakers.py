@@ -41,6 +41,7 @@ class Talk:
         checks: Sequence[Check] = (),
         length: int = 2,
         reply: Any = None,
+        saved: bool = True,
         **options: Any,
     ):
         self.model = Scripted(answers=[*answers])
@@ -54,7 +55,7 @@ class Talk:
         for check in checks:
             arbiter_os.add_policy_checker(check)
         builder = StateGraph(Chat).add_node("reply", reply or (lambda state: {"messages": [AIMessage("ok")]}))
-        graph = builder.add_edge(START, "reply").compile(checkpointer=InMemorySaver())
+        graph = builder.add_edge(START, "reply").compile(checkpointer=InMemorySaver() if saved else None)
         self.app: Any = arbiter_os.govern(graph, {"reply": "GENERATE"})
         self.memory = self.cycle.memory
 
@@ -208,6 +209,21 @@ def test_in_a_thread_of_several_users_each_message_is_of_the_user_of_its_turn(
     assert talk.memory.facts("bob") == []
     assert "Message ada-1 of ada" in talk.model.prompt()
     assert "Message bob-1 of bob" in talk.model.prompt()
+
+
+def test_two_users_of_a_thread_without_checkpoints_may_say_the_same() -> None:
+    """The ids of their messages are made of the text."""
+    seen: list[str] = []
+
+    @evaluator("LOOK", description="Looks whose turn it is.", always_run=True)
+    def look(ctx: EvalContext) -> None:
+        assert ctx.message is not None
+        seen.extend((ctx.entity_id, ctx.speaker_of(ctx.message)))
+
+    talk = Talk(look, saved=False)
+    for user in ("ada", "bob", "ada"):
+        talk.send(HumanMessage("Hi"), user, thread="shared")
+    assert seen == ["ada", "ada", "bob", "bob", "ada", "ada"]
 
 
 def test_what_a_user_has_said_before_the_program_named_it_is_the_users() -> None:
