@@ -513,7 +513,7 @@ class EvaluationCycle(EvaluatorGroup):
         )
         turn = Turn(evaluators=(), run=run, ended_at=now, runtime=None, messages=[*messages], new_messages=[])
         ctx = await self._context_of(turn)
-        ctx.trimmed = self._of_their_users(self._quiet.trimmed(ctx, ()), turn.place)
+        ctx.trimmed = self._of_their_users(self._quiet.trimmed(ctx, set), turn.place)
         ctx = ctx.whole()
         ctx.did_respond = ctx.quiet = True
         # The same messages are the same turn, whichever process counts them.
@@ -689,10 +689,10 @@ class EvaluationCycle(EvaluatorGroup):
         said, returned, added = await self._said(turn, store)
         named = await self._named(place, store, said)
         speakers = self._speakers(place, named)
-        messages = heard(said, speakers)
+        said = heard(said, speakers)
         # Without a checkpointer, ids are made of the texts: another user may have said the same before.
-        own = newest_human(messages) if turn.evaluators and not run.saved else None
-        messages = self._of_their_users(messages, place, None if own is None else own.id)
+        own = newest_human(said) if turn.evaluators and not run.saved else None
+        messages = self._of_their_users(said, place, None if own is None else own.id)
         room_id, entity_id = self._where(place, run.history, newest_human(messages))
         strangers = await self._strangers(messages, named, store, room_id, entity_id)
         messages = marked(messages, strangers) if strangers else messages

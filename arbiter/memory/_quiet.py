@@ -81,6 +81,8 @@ class Held:
         return speaker in self._speakers
 
 
+Given = Callable[[], Collection[str | None] | None]
+"""Returns the ids of the messages before a node run; None in a thread without checkpoints."""
 Work = Callable[[Held], Coroutine[Any, Any, Processed]]
 
 
@@ -112,12 +114,11 @@ class Quiet:
         """True if a turn of that thread has ended in this process, and was not too long ago."""
         return room_id in self._known
 
-    def trimmed(self, ctx: EvalContext, given: Collection[str | None] | None) -> list[BaseMessage]:
+    def trimmed(self, ctx: EvalContext, given: Given) -> list[BaseMessage]:
         """The messages that the thread has lost since the turn before, oldest first: they may be unread.
 
         Only the beginning of a conversation is trimmed; a message that is removed from its middle or end is not
-        wanted. `given` are the ids of the messages before the node run, None in a thread without checkpoints:
-        if nothing is left of a thread, and nothing was, it was begun anew.
+        wanted. If nothing is left of a thread, and nothing was `given`, it was begun anew.
         """
         before = self._rooms.get(ctx.room_id)
         if before is None or before.ctx.item.namespace != ctx.item.namespace:
@@ -125,15 +126,14 @@ class Quiet:
         ids = {message.id for message in originals(ctx.messages)}
         kept = originals(before.ctx.messages)
         lost = next((place for place, message in enumerate(kept) if message.id in ids), None)
-        is_new = lost is None and given is not None and before.seen.isdisjoint(given)
-        return [] if is_new else [*kept[:lost]]
+        return [] if lost is None and _is_new(before, given) else [*kept[:lost]]
 
     def heard(
         self,
         ctx: EvalContext,
         evaluators: Sequence[CognitiveEvaluator],
         done: Container[str],
-        given: Collection[str | None] | None,
+        given: Given,
     ) -> None:
         """Note that a turn has ended. The thread waits for `evaluators`, and for those for which it has waited
         before and which are not `done`: this turn may have been none of theirs."""
@@ -150,7 +150,7 @@ class Quiet:
             is_late = before is not None and (not is_theirs or _is_earlier(ctx, before.ctx))
             kept = before.ctx if before is not None and is_late else _kept(ctx, self.messages_key)
             seen = frozenset(message.id for message in _last(ctx, _MESSAGES))
-            if before is not None and not is_theirs and given is not None and before.seen.isdisjoint(given):
+            if before is not None and not is_theirs and _is_new(before, given):
                 seen = before.seen  # messages of another graph, or of a thread that was begun anew
             self._add(Held(ctx=kept, evaluators=evaluators, since=now, due=due, seen=seen))
         if self.after_s is not None and before is None:
@@ -284,6 +284,12 @@ class Quiet:
                 "the quiet thread %r could not be worked through: %s", held.ctx.room_id, type(error).__name__
             )
         self._set_timer()
+
+
+def _is_new(before: Held, given: Given) -> bool:
+    """True if the thread had none of its messages any more when the node run began."""
+    ids = given()
+    return ids is not None and before.seen.isdisjoint(ids)
 
 
 def _is_earlier(one: EvalContext, other: EvalContext) -> bool:

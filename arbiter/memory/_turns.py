@@ -117,7 +117,6 @@ class Turn:
     """The messages that the node was given."""
     new_messages: Sequence[Any]
 
-    @property
     def given(self) -> set[str | None] | None:
         """The ids of the messages that the node was given; None if the thread has no checkpoints."""
         return {getattr(part, "id", None) for part in self.messages} if self.run.saved else None
