@@ -36,7 +36,7 @@ from langgraph.types import Interrupt, interrupt
 
 from arbiter._lifecycle.requests import NO_ANSWER, TAKEN, Answered, Ask, Entry, Question, Saved, Spend
 from arbiter._lifecycle.saving import Access, Put, Wait
-from arbiter._threads.forks import new_lock
+from arbiter._threads.forks import new_lock, renew_in_child
 from arbiter._values.recent import Recent
 from arbiter._weaving.channel import conf_of, runs_in
 from arbiter._weaving.notes import Writes, note, note_first, read, read_again, read_first
@@ -529,6 +529,17 @@ _running: dict[str, Any] = {}
 _done = Recent[str, ReferenceType[Any]](1000)
 """The last of these whose tasks have come to their end. LangGraph may not have saved the outputs yet."""
 _lock = new_lock()
+
+
+class _Child:
+    """What runs in the parent process does not run in a forked one."""
+
+    def renew(self) -> None:
+        _running.clear()
+
+
+_child = _Child()
+renew_in_child(_child)
 
 
 def begin_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[bool]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -19,6 +21,7 @@ from arbiter._weaving import asking
 from arbiter.checkers import ApprovalChecker
 from arbiter.errors import ApprovalUsedError
 from arbiter.routers import ErrorRouter
+from tests.processes import python
 from tests.support import MODES, PATIENCE, Spy, State, chain, run, thread, until
 
 
@@ -293,3 +296,59 @@ def test_clicks_that_read_that_a_body_begins_do_not_ask(nested: bool) -> None:
         each.join()
     assert len(pay.calls) == 1
     assert "asked" not in outcomes
+
+
+FORKS = """
+import os, sys, threading
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command
+from arbiter import ArbiterOS
+from arbiter.checkers import ApprovalChecker
+
+began, over = threading.Event(), threading.Event()
+
+def pay(state):
+    began.set()
+    over.wait(60)
+    raise ValueError
+
+def invoke(given):
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+    with SqliteSaver.from_conn_string(sys.argv[1]) as saver:
+        graph = StateGraph(dict).add_node("pay", pay).add_edge(START, "pay").compile(saver)
+        return arbiter_os.govern(graph).invoke(given, {"configurable": {"thread_id": "1"}})
+
+def click():
+    try:
+        invoke(Command(resume="approve"))
+    except ValueError:
+        pass
+
+invoke({"amount": 1})
+clicks = threading.Thread(target=click)
+clicks.start()
+began.wait(60)
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(read, 1)
+    try:
+        found = invoke(Command(resume="approve"))
+    except BaseException as error:
+        print(type(error).__name__, flush=True)
+        os._exit(1)
+    os._exit(0 if "__interrupt__" in found else 2)
+over.set()
+clicks.join()
+os.write(write, b"x")
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.lengthy
+def test_a_forked_process_can_ask_for_what_failed_in_its_parent(tmp_path: Path) -> None:
+    command = [*python("-W", "ignore", "-c", FORKS), str(tmp_path / "run.db")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
