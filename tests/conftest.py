@@ -258,6 +258,16 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(5_000, 10, 100)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    # Workers send what was captured as UTF-8, which has no lone surrogates: one in a log would end them all.
+    report.sections = [
+        (title, text.encode("utf-8", "backslashreplace").decode()) for title, text in report.sections
+    ]
+    return report
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     reasons = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", ())]
     without = [reason for reason in reasons if NO_SERVER in reason]
