@@ -587,10 +587,10 @@ def is_used(conf: Mapping[str, Any], claims: Sequence[str]) -> Access[bool]:
     if any(_running.get(claim, own) is not own for claim in claims):
         return True
     done = {claim: by for claim in claims if (by := _done.get(claim)) is not None}
-    is_own = any(
-        by() is own for by in done.values()
-    )  # an edge failed after the body, and LangGraph tries again
-    for pause in PAUSES if done and not (is_own or _is_replayed(conf)) else ():
+    # After a body of this execution, an edge has failed, and LangGraph tries again.
+    is_own = any(by() is own for by in done.values())
+    waits = done and not is_own and not _is_replayed(conf)
+    for pause in PAUSES if waits else ():
         for place in places_of(conf):
             found = yield from read_again(conf, place)
             if found is not None and task in found.done:
