@@ -300,6 +300,7 @@ def test_clicks_that_read_that_a_body_begins_do_not_ask(nested: bool) -> None:
 
 FORKS = """
 import os, sys, threading
+from typing import TypedDict
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command
@@ -307,6 +308,9 @@ from arbiter import ArbiterOS
 from arbiter.checkers import ApprovalChecker
 
 began, over = threading.Event(), threading.Event()
+
+class State(TypedDict):
+    amount: int
 
 def pay(state):
     began.set()
@@ -317,7 +321,7 @@ def invoke(given):
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
     with SqliteSaver.from_conn_string(sys.argv[1]) as saver:
-        graph = StateGraph(dict).add_node("pay", pay).add_edge(START, "pay").compile(saver)
+        graph = StateGraph(State).add_node("pay", pay).add_edge(START, "pay").compile(saver)
         return arbiter_os.govern(graph).invoke(given, {"configurable": {"thread_id": "1"}})
 
 def click():
