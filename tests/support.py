@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 from langchain_core.messages import AnyMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph, add_messages
 from typing_extensions import TypedDict
 
@@ -271,6 +272,38 @@ def gained(kind: type[Any], call: Callable[[], object], *, times: int) -> int:
         return there() - before
     finally:
         gc.enable()
+
+
+def asked(result: Any) -> Any:
+    """The question with which a run has paused."""
+    return result["__interrupt__"][0].value
+
+
+class LateSaver(InMemorySaver):
+    """Saves the output that leads to a node called "last" late, as a database far away does."""
+
+    def late(self) -> float:
+        return 0.3
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        if any(channel == "branch:to:last" for channel, _ in writes):
+            time.sleep(self.late())
+        super().put_writes(config, writes, task_id, task_path)
+
+    async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        if any(channel == "branch:to:last" for channel, _ in writes):
+            await asyncio.sleep(self.late())
+        super().put_writes(config, writes, task_id, task_path)
+
+    def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        if "branch:to:last" in checkpoint["channel_values"]:
+            time.sleep(self.late())
+        return super().put(config, checkpoint, metadata, new_versions)
+
+    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        if "branch:to:last" in checkpoint["channel_values"]:
+            await asyncio.sleep(self.late())
+        return super().put(config, checkpoint, metadata, new_versions)
 
 
 def statuses(arbiter_os: ArbiterOS) -> list[tuple[str, str]]:

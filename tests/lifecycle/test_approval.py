@@ -27,7 +27,20 @@ from arbiter.errors import ApprovalUsedError
 from arbiter.instructions import TOOL_CALL
 from arbiter.routers import EscalationRouter
 from tests.processes import python
-from tests.support import MODES, PATIENCE, Check, Hold, Spy, State, chain, run, statuses, thread
+from tests.support import (
+    MODES,
+    PATIENCE,
+    Check,
+    Hold,
+    LateSaver,
+    Spy,
+    State,
+    asked,
+    chain,
+    run,
+    statuses,
+    thread,
+)
 
 
 def big_amounts(history: History) -> Verdict:
@@ -388,10 +401,6 @@ def approved_bank(pay: Any, saver: Any = None, *, retry: Any = None, **terms: An
     return arbiter_os, arbiter_os.govern(builder.compile(checkpointer=saver or InMemorySaver()))
 
 
-def asked(result: Any) -> Any:
-    return result["__interrupt__"][0].value
-
-
 @MODES
 def test_after_a_body_that_failed_the_human_is_asked_again(mode: str) -> None:
     pay = Failing(failures=2)
@@ -604,33 +613,6 @@ def test_executions_that_resume_one_pause_at_once_run_the_body_once(
         assert "done" in outcomes
         assert {*outcomes} <= {"done", "asked", "used, says boss"}
         assert app.get_state(thread("1")).values["log"] == ["pay", "last"]
-
-
-class LateSaver(InMemorySaver):
-    """Saves the output of a node late, as a database far away does."""
-
-    def late(self) -> float:
-        return 0.3
-
-    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-        if any(channel == "log" for channel, _ in writes):
-            time.sleep(self.late())
-        super().put_writes(config, writes, task_id, task_path)
-
-    async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-        if any(channel == "log" for channel, _ in writes):
-            await asyncio.sleep(self.late())
-        super().put_writes(config, writes, task_id, task_path)
-
-    def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
-        if checkpoint["channel_values"].get("log"):
-            time.sleep(self.late())
-        return super().put(config, checkpoint, metadata, new_versions)
-
-    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
-        if checkpoint["channel_values"].get("log"):
-            await asyncio.sleep(self.late())
-        return super().put(config, checkpoint, metadata, new_versions)
 
 
 @pytest.mark.lengthy

@@ -22,35 +22,7 @@ from arbiter.checkers import ApprovalChecker
 from arbiter.errors import ApprovalUsedError
 from arbiter.routers import ErrorRouter
 from tests.processes import python
-from tests.support import MODES, PATIENCE, Spy, State, chain, run, thread, until
-
-
-def asked(result: Any) -> Any:
-    return result["__interrupt__"][0].value
-
-
-class LateSaver(InMemorySaver):
-    """Saves late where the graph goes next, as a database far away does."""
-
-    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-        if any(channel == "branch:to:last" for channel, _ in writes):
-            time.sleep(0.3)
-        super().put_writes(config, writes, task_id, task_path)
-
-    async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-        if any(channel == "branch:to:last" for channel, _ in writes):
-            await asyncio.sleep(0.3)
-        super().put_writes(config, writes, task_id, task_path)
-
-    def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
-        if "branch:to:last" in checkpoint["channel_values"]:
-            time.sleep(0.3)
-        return super().put(config, checkpoint, metadata, new_versions)
-
-    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
-        if "branch:to:last" in checkpoint["channel_values"]:
-            await asyncio.sleep(0.3)
-        return super().put(config, checkpoint, metadata, new_versions)
+from tests.support import MODES, PATIENCE, LateSaver, Spy, State, asked, chain, run, thread, until
 
 
 @pytest.mark.lengthy
