@@ -438,7 +438,7 @@ class Recorder:
         self._forgotten = False
         self._forgotten_runs = False
         """True if a run of an entrypoint was forgotten."""
-        weakref.finalize(self, _let_go, self._threads, self._functional).atexit = False
+        weakref.finalize(self, _let_go, self._threads).atexit = False
 
     def log_of(self, thread_id: str | None) -> ThreadLog:
         if thread_id is None:
@@ -568,8 +568,7 @@ class Recorder:
         return RunHistory([], {}) if log is None else log.history()
 
 
-def _let_go(threads: dict[str, ThreadLog], functional: dict[Any, Run]) -> None:
-    functional.clear()
+def _let_go(threads: Mapping[str, ThreadLog]) -> None:
     for log in threads.values():
         if not log.lock.locked():  # by the code that was interrupted by a garbage collection, which does this
             log.let_go()

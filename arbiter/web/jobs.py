@@ -64,9 +64,8 @@ class Jobs:
                 job.result = work(progress)
             except ArbiterError as error:
                 job.problem = str(error)
-            except (
-                BaseException
-            ) as error:  # a changed ledger may raise anything, and a user's module call sys.exit
+            except BaseException as error:
+                # A changed ledger may raise anything, and a user's module may call sys.exit.
                 job.problem = describe(error)
             job.ended = datetime.now(UTC)
 
