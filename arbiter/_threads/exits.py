@@ -30,8 +30,9 @@ class Waiting(Protocol):
         """Forget all of it."""
         ...
 
-    def drain(self, timeout: float | None = None) -> bool:
-        """Do all of it now. Returns False if `timeout` seconds were too short."""
+    def drain(self, timeout: float | None = None, *, closing: object = None) -> bool:
+        """Do all of it now. Returns False if `timeout` seconds were too short. What fails and needs `closing`, which
+        is closed then, is not tried again."""
         ...
 
 
@@ -66,7 +67,7 @@ def forget_held() -> None:
 
 def drain_users(thing: object) -> None:
     """Do the held work that uses `thing`, before it is closed, and warn once about what cannot be done in time."""
-    _drain([work for work in _held if work.uses(thing)], "the store was closed")
+    _drain([work for work in _held if work.uses(thing)], "the store was closed", thing)
 
 
 def drain_held() -> None:
@@ -75,14 +76,14 @@ def drain_held() -> None:
     _reported.extend(_drain(waiting, "the process ended"))
 
 
-def _drain(waiting: list[Waiting], when: str) -> list[Waiting]:
+def _drain(waiting: list[Waiting], when: str, closing: object = None) -> list[Waiting]:
     """The work that could not be done."""
     end = monotonic() + EXIT_SECONDS
     pending = 0
     left: list[Waiting] = []
     for work in waiting:
         try:
-            done = work.drain(max(end - monotonic(), 0))
+            done = work.drain(max(end - monotonic(), 0), closing=closing)
         except KeyboardInterrupt:
             done = False
         if not done:

@@ -542,7 +542,7 @@ class EvaluationCycle(EvaluatorGroup):
             held.again_in = await self._next_try(held)
             self._quiet.again(held)
         for name, problem in errors.items():
-            _log.warning("evaluator %r failed about a quiet thread: %s", name, problem)
+            self._reports.about_quiet(f"evaluator {name!r}", problem)
         return Processed(thread_id=ctx.room_id, results=results, errors=errors)
 
     async def _next_try(self, held: Held) -> float | None:
@@ -554,7 +554,7 @@ class EvaluationCycle(EvaluatorGroup):
         try:
             cursors = [await held.ctx.cursors(evaluator.name).read() for evaluator in held.evaluators]
         except Exception as exc:
-            _log.warning("the cursors of a quiet thread could not be read: %s", type(exc).__name__)
+            self._reports.about_quiet("a look at the cursors", type(exc).__name__)
             return None
         waits = [cursor.next_try_at for cursor in cursors if cursor.next_try_at is not None]
         return max(((at - now).total_seconds() for at in waits if at > now), default=None)

@@ -74,6 +74,10 @@ class Held:
 
     _speakers: frozenset[str] | None = field(default=None, init=False, repr=False)
 
+    def uses(self, thing: object) -> bool:
+        store = self.ctx.store
+        return store is not None and store.store is thing
+
     def hears(self, speaker: str) -> bool:
         if self._speakers is None:
             said = (part for part in originals(self.ctx.messages) if isinstance(part, HumanMessage))
@@ -195,20 +199,20 @@ class Quiet:
 
     def uses(self, thing: object) -> bool:
         """True if a thread waits for a store that is `thing`."""
-        stores = (held.ctx.store for held in list(self._rooms.values()))
-        return bool(self._running) or any(store is not None and store.store is thing for store in stores)
+        return bool(self._running) or any(held.uses(thing) for held in list(self._rooms.values()))
 
-    def drain(self, timeout: float | None = None) -> bool:
-        """Work through all threads that wait. Returns False if `timeout` seconds were too short."""
+    def drain(self, timeout: float | None = None, *, closing: object = None) -> bool:
+        """Work through all threads that wait. Returns False if `timeout` seconds were too short. With a store that
+        is `closing`, threads that fail and need it do not wait again."""
         if not self.pending or LOOP.is_here:
             return not self.pending
-        done: Future[bool] = LOOP.submit(self._drained(timeout))
+        done: Future[bool] = LOOP.submit(self._drained(timeout, closing))
         try:
             return bool(within(None if timeout is None else timeout + 1, done))
         except TimeoutError:
             return False
 
-    async def _drained(self, timeout: float | None) -> bool:
+    async def _drained(self, timeout: float | None, closing: object) -> bool:
         loop = asyncio.get_running_loop()
         end = None if timeout is None else loop.time() + timeout
         failed = self._failed = [] if self._failed is None else self._failed
@@ -225,7 +229,8 @@ class Quiet:
         finally:
             self._failed = None
             for held in failed:
-                self.again(held)
+                if closing is None or not held.uses(closing):
+                    self.again(held)
 
     def _hasten(self, ctx: EvalContext, now: float, quiet_s: float) -> None:
         """Let other quiet threads of the same user come first: the new one may speak of the same."""

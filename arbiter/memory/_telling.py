@@ -56,6 +56,15 @@ class Told:
                 *(name, seconds, _ADDRESS[0].lower() + _ADDRESS[1:]),
             )
 
+    def about_quiet(self, what: str, cause: str) -> None:
+        """Warn that something failed about a quiet thread: a store that is closed too early has many of them."""
+        if self._once.is_new((what, cause)):
+            _log.warning(
+                "%s failed about a quiet thread: %s. Other threads may have the same problem; this warning is not "
+                "repeated.",
+                *(what, cause),
+            )
+
     def naive(self, now: object) -> None:
         if self._once.is_new("naive"):
             _log.warning(

@@ -253,6 +253,14 @@ def test_a_failing_model_is_reported_and_the_messages_stay_unread(caplog: pytest
     assert "failed about a quiet thread" in caplog.text
 
 
+def test_a_problem_of_many_quiet_threads_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    chat = Chat(answers=RuntimeError("down"))
+    for thread in ("one", "two", "three"):
+        chat.says(*SAID, thread=thread)
+        assert list(chat.cycle.memory.process(thread).errors) == ["GET_FACTS"]
+    assert caplog.text.count("evaluator 'GET_FACTS' failed about a quiet thread") == 1
+
+
 class Recovering:
     """A model's answers: it is down until `calls` of them were tried."""
 
@@ -363,6 +371,27 @@ def test_closing_a_store_learns_from_the_conversations_that_need_it(tmp_path: Pa
         Chat(store).says(*SAID)
     with open_store(str(tmp_path / "memory.db")) as store:
         assert known(Memory(store)) == {*SAID}
+
+
+@pytest.mark.lengthy
+def test_a_store_that_an_exception_closes_has_learned_from_them_too(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="of the user"), open_store(str(tmp_path / "memory.db")) as store:
+        Chat(store).says(*SAID)
+        raise ValueError("of the user")
+    with open_store(str(tmp_path / "memory.db")) as store:
+        assert known(Memory(store)) == {*SAID}
+
+
+@pytest.mark.lengthy
+def test_what_fails_when_a_store_closes_is_not_tried_again_without_the_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_store(str(tmp_path / "memory.db")) as store:
+        chat = Chat(store, answers=RuntimeError("down"))
+        chat.says(*SAID)
+    assert chat.os.drain(20)
+    assert "UnusableAnswerError" in caplog.text
+    assert "ProgrammingError" not in caplog.text
 
 
 FORK = """

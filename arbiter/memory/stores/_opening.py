@@ -38,9 +38,9 @@ def open_store(
     """A store in the SQLite file `where` (":memory:" for none), or in the PostgreSQL database of a
     "postgresql://" URL.
 
-    The store is set up, usable from any thread, and closed at the end of the `with` block, after the quiet
-    conversations that wait for it have been worked through. With `embeddings`
-    it can be searched by meaning; `dims` is the length of their vectors, determined by one call if not given.
+    The store is set up, usable from any thread, and closed at the end of the `with` block, also if that ends with an
+    exception, after the quiet conversations that wait for it have been worked through. With `embeddings` it can be
+    searched by meaning; `dims` is the length of their vectors, determined by one call if not given.
     If the store's own index is not available (a Python that cannot load extensions into SQLite, a PostgreSQL
     without pgvector), `LocalIndex` compares vectors, with a warning. Raises `ConfigurationError` if a package
     is missing.
@@ -56,9 +56,11 @@ def open_store(
     index = None if embeddings is None or dims is None else index_of(embeddings, dims)
     name = fspath(where)
     with _postgres(name, index) if name.startswith(_POSTGRES) else _sqlite(name, index) as store:
-        yield store
-        # Conversations that have not been read yet need the store.
-        drain_users(store)
+        try:
+            yield store
+        finally:
+            # Conversations that have not been read yet need the store.
+            drain_users(store)
 
 
 def index_of(embeddings: Embeddings, dims: int) -> dict[str, Any]:
