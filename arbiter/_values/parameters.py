@@ -16,7 +16,7 @@ from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from arbiter._values.states import is_number
-from arbiter.errors import ParameterError
+from arbiter.errors import ParameterError, nearest
 
 F = TypeVar("F", bound=Callable[..., None])
 Tighter = Literal["lower", "higher", "fewer", "more", "wider", "true", "denial", "any"]
@@ -254,6 +254,17 @@ def _of_subclasses(rule: object, init: object, declared: Iterable[Declared]) -> 
     return found
 
 
+def _ensure_known(rule: object, given: Iterable[str], declared: Iterable[Declared]) -> None:
+    """Raise `TypeError`, with the nearest name, for a keyword that the constructor does not take."""
+    known = {each.parameter.name: each.parameter.kind for each in declared}
+    unknown = [name for name in given if name not in known]
+    if unknown and Parameter.VAR_KEYWORD not in known.values():
+        raise TypeError(
+            f"{type(rule).__name__}() got an unexpected keyword argument {unknown[0]!r}."
+            f"{nearest(unknown[0], known)}"
+        )
+
+
 def check_parameters(init: F) -> F:
     """Decorates the `__init__` of a rule: each parameter declared with `Param` is checked before the body runs.
 
@@ -268,6 +279,7 @@ def check_parameters(init: F) -> F:
     @wraps(init)
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
         called_with, declared = reading()
+        _ensure_known(self, kwargs, declared)
         try:
             given = called_with.bind(self, *args, **kwargs).arguments
             own = _of_subclasses(self, construct, declared)

@@ -167,6 +167,14 @@ def test_a_call_that_fits_no_signature_names_the_constructor() -> None:
         Limit("small")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
+@pytest.mark.parametrize("rule", [Limit, Eager, Own])
+def test_an_unknown_keyword_names_the_class_and_the_nearest_parameter(rule: type[PolicyChecker]) -> None:
+    make: Any = rule
+    message = f"^{rule.__name__}\\(\\) got an unexpected keyword argument 'target_node'. Did you mean 'target_nodes'\\?$"
+    with pytest.raises(TypeError, match=message):
+        make("limit", 3, target_node=["pay"])
+
+
 def test_parameters_without_a_declaration_have_that_of_the_base_class() -> None:
     fields = parameters_of(Own).model_fields
     assert fields["on_deny"].description == parameters_of(PolicyChecker).model_fields["on_deny"].description
