@@ -8,7 +8,6 @@ it, and is signed if there is a key.
 from __future__ import annotations
 
 import hmac
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,7 +127,7 @@ class Key:
 
     def verifies(self, data: bytes, signature: str) -> bool:
         if self._public is None:
-            return hmac.compare_digest(self.sign(data), signature)
+            return hmac.compare_digest(self.sign(data).encode(), signature.encode())
         from cryptography.exceptions import InvalidSignature
 
         try:
@@ -194,12 +193,11 @@ class AnchorFile:
         return max((each["n"] for each in anchors if is_anchor(each) and each["ledger"] == ledger), default=0)
 
 
-def _read(line: str) -> dict[str, Any]:
+def _read(line: str) -> Any:
     try:
-        found: Any = json.loads(line)
+        return orjson.loads(line)
     except ValueError:
-        return {}
-    return {**found} if isinstance(found, dict) else {}
+        return None
 
 
 def read_anchors(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

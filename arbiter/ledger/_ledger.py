@@ -661,14 +661,16 @@ class Ledger:
         known = [Key.of(key) for key in given]
         if not known and self._key is not None:
             known = [self._key]
-        lines = read_anchors(anchors) if isinstance(anchors, str | os.PathLike) else (anchors or ())
-        expect("anchors", lines, "a file, or a list of anchors", isinstance(cast(Any, lines), Iterable))
+        found = read_anchors(anchors) if isinstance(anchors, str | os.PathLike) else (anchors or ())
+        expect("anchors", found, "a file, or a list of anchors", isinstance(cast(Any, found), Iterable))
+        lines = list(found)  # it may be a generator
         if anchors is not None and not lines:
             _log.warning(
                 "verify: there is no anchor in those given; a cut of the newest entries stays unnoticed."
             )
-        if bad := next((line for line in lines if not is_anchor(line)), None):
-            raise ConfigurationError(f"anchors: expected lines of a ledger, got {bad!r:.80}.")
+        for line in lines:
+            if not is_anchor(line):
+                raise ConfigurationError(f"anchors: expected lines of a ledger, got {line!r:.80}.")
         others = {str(line["ledger"]) for line in lines} - {self.uuid}
         if others:
             raise ConfigurationError(

@@ -401,6 +401,25 @@ def test_anchors_are_signed_and_name_the_key(tmp_path: Path) -> None:
         assert not ledger.verify(keys=[KEY])
 
 
+def test_a_signature_of_any_letters_is_a_finding(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    with recorded(path, 1, key=KEY) as ledger:
+        ledger.anchor()
+        with sql(path) as run:
+            run("UPDATE anchors SET signature = 'é'")
+        assert [str(each) for each in ledger.verify().findings] == ["anchor 1 has a wrong signature."]
+
+
+def test_forged_anchors_are_found_also_in_a_generator(tmp_path: Path) -> None:
+    lines: list[Any] = []
+    with recorded(tmp_path / "l.db", 1, anchors=lines.append) as ledger:
+        ledger.anchor()
+        found = ledger.verify(anchors=({**line, "root": "0" * 64} for line in lines))  # type: ignore[arg-type]
+        assert [str(each) for each in found.findings] == [
+            "external anchor 1 differs from the one in this database."
+        ]
+
+
 @pytest.mark.lengthy
 def test_anchors_of_another_ledger_are_named_as_such(tmp_path: Path) -> None:
     recorded(tmp_path / "a.db", 1, anchors=tmp_path / "a.jsonl").close()
@@ -409,6 +428,25 @@ def test_anchors_of_another_ledger_are_named_as_such(tmp_path: Path) -> None:
             ledger.verify(anchors=tmp_path / "a.jsonl")
         (tmp_path / "bad").write_text("\nno anchor\n")
         with pytest.raises(ConfigurationError, match=r"bad:2: this line is not an anchor"):
+            ledger.verify(anchors=tmp_path / "bad")
+
+
+@pytest.mark.parametrize("line", [{}, None])
+def test_an_empty_anchor_is_refused_in_a_sentence(tmp_path: Path, line: Any) -> None:
+    with recorded(tmp_path / "l.db", 1) as ledger:
+        with pytest.raises(ConfigurationError, match="anchors: expected lines of a ledger, got"):
+            ledger.verify(anchors=[line])
+
+
+@pytest.mark.parametrize("edit", [{"root": "\ud800"}, {"upto": 10**30}])
+def test_a_line_of_a_file_of_anchors_that_no_ledger_writes_is_named(
+    tmp_path: Path, edit: dict[str, Any]
+) -> None:
+    lines: list[Any] = []
+    with recorded(tmp_path / "l.db", 1, anchors=lines.append) as ledger:
+        ledger.anchor()
+        (tmp_path / "bad").write_text(json.dumps({**lines[0], **edit}))
+        with pytest.raises(ConfigurationError, match=r"bad:1: this line is not an anchor"):
             ledger.verify(anchors=tmp_path / "bad")
 
 
