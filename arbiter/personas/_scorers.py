@@ -704,11 +704,8 @@ class ConsistencyScorer(_OneAgent):
         found = self._pairs(old, now)
         if not found:
             return self._unjudged(None, "no channel has an earlier and a current message")
-        places = (
-            {id(event): channel[:place] for event, place, channel in _places(heard, agent)}
-            if self._windowed
-            else {}
-        )
+        spoken = _places(heard, agent) if self._windowed else ()
+        places = {id(event): (place, channel) for event, place, channel in spoken}
         speakers = self._speakers(heard, around)
         elements: list[_Element] = []
         for pair in found:
@@ -722,7 +719,8 @@ class ConsistencyScorer(_OneAgent):
                 same = [
                     event for event in earlier if event.channel == pair[1].channel and event is not pair[0]
                 ]
-                context = [*same, *places[id(pair[1])]]
+                place, channel = places[id(pair[1])]
+                context = [*same, *channel[:place]]
             elements.append(
                 self._element(agent, pair, before=Trajectory(tuple(context)), variables=known, context=_PAIR)
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -659,6 +660,18 @@ def test_windows_of_consistency_keep_the_pair(mode: str, windows: Any, seen: Any
     events = tuple(TALK)
     drive(mode, scorer, "score", Trajectory(events[4:5] + events[6:]), Trajectory(events[:3]))
     assert [sorted(found) for found in shown(judge)] == [sorted(seen)]
+
+
+def test_the_windows_of_consistency_take_memory_for_the_judged_pairs_only() -> None:
+    said = talk(*(f"m{at}" for at in range(3_000)))
+    scorer = ConsistencyScorer(Says(scores()), sets("consistency", claim("a", last_n=3)), agent="Jim")
+    tracemalloc.start()
+    try:
+        scorer.score(said, talk("m"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8_000_000  # a list of all messages before each takes 36 million bytes
 
 
 def test_context_is_of_the_same_channel() -> None:
