@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from arbiter import _databases
+from arbiter.history._packing import rounded
 from arbiter.history._record import Described
 from arbiter.ledger._chain import key_of
 from arbiter.verdicts import Outcome
@@ -269,6 +270,13 @@ def times_of(body: Mapping[str, Any]) -> tuple[float, float]:
     """The start of a node run, in POSIX seconds, and how many seconds it took: as its record had them."""
     took = body.get("took", 0)
     return (body["at"] - took) / 1e6, (took * 1000 + body.get("ns", 0)) / 1e9
+
+
+def saved_starts(started: float) -> set[int]:
+    """The start that a checkpoint may have for an entry that began then, in hundredths of a second. There are two
+    if it is about in the middle: the checkpoint rounded the time itself, the entry has it in microseconds.
+    """
+    return {rounded(started - 1e-6), rounded(started + 1e-6)}
 
 
 def scores_of(body: Mapping[str, Any]) -> list[Score]:

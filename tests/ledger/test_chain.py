@@ -433,9 +433,9 @@ def test_anchors_of_another_ledger_are_named_as_such(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", [{}, None])
 def test_an_empty_anchor_is_refused_in_a_sentence(tmp_path: Path, line: Any) -> None:
-    with recorded(tmp_path / "l.db", 1) as ledger:
-        with pytest.raises(ConfigurationError, match="anchors: expected lines of a ledger, got"):
-            ledger.verify(anchors=[line])
+    expected = pytest.raises(ConfigurationError, match="anchors: expected lines of a ledger, got")
+    with recorded(tmp_path / "l.db", 1) as ledger, expected:
+        ledger.verify(anchors=[line])
 
 
 @pytest.mark.parametrize("edit", [{"root": "\ud800"}, {"upto": 10**30}])

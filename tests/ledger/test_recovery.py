@@ -145,6 +145,20 @@ def test_a_process_that_has_forgotten_a_thread_adds_nothing_twice(tmp_path: Path
         assert recorded(tmp_path / "l.db") == {("item", node, "completed"): 3 for node in "abc"}
 
 
+def test_a_start_between_two_hundredths_of_a_second_is_found_again(tmp_path: Path) -> None:
+    """A checkpoint keeps such a start rounded up, and an entry to a microsecond from which it is rounded down."""
+    saver = InMemorySaver()
+    with Ledger(tmp_path / "l.db") as ledger:
+        for number in range(3):
+            clock = partial(float, 1_800_000_000.6650002 + 60 * number)
+            app = ArbiterOS(ledger=ledger, clock=clock).govern(
+                chain(Spy("a"), Spy("b"), Spy("c"), checkpointer=saver)
+            )
+            app.invoke({}, conf("t"))
+            assert ledger.flush(20)
+        assert recorded(tmp_path / "l.db") == {("item", node, "completed"): 3 for node in "abc"}
+
+
 @pytest.mark.lengthy
 def test_a_node_run_that_waits_for_its_evaluation_is_not_lost(tmp_path: Path) -> None:
     saver, judged = InMemorySaver(), threading.Event()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import Counter
 from enum import Enum, IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, cast
 
@@ -386,6 +389,45 @@ def test_a_past_that_is_not_complete_is_unknown(tmp_path: Path, ledger: Ledger) 
         query("DELETE FROM contents WHERE entry = ?", entry)
         query("DELETE FROM entries WHERE id = ?", entry)
     assert dict(ledger.replay(rules).unknown) == {"its past is not recorded completely": 1}
+
+
+def test_a_past_is_found_again_whose_last_start_is_between_two_hundredths_of_a_second(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    """Each turn is of another process, which finds the past in a checkpoint."""
+    saver = InMemorySaver()
+    for number in range(3):
+        clock = partial(float, 1_800_000_000.6650002 + 60 * number)
+        app = ArbiterOS(ledger=ledger, clock=clock).govern(
+            chain(Spy("a"), Spy("b"), Spy("c"), checkpointer=saver)
+        )
+        app.invoke({}, conf("t"))
+        assert ledger.flush(20)
+    report = ledger.replay(pack(tmp_path, "rules", LIMIT.format(100)))
+    assert (report.summary.decisions, dict(report.unknown)) == (9, {})
+
+
+@pytest.mark.lengthy
+def test_a_past_of_other_processes_is_found_without_a_look_at_the_whole_thread(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    """Twice as many turns, each of another process, take twice as many calls."""
+
+    def calls_of(turns: int) -> int:
+        saver, calls = InMemorySaver(), Counter[str]()
+        for _ in range(turns):
+            app = ArbiterOS(ledger=ledger).govern(chain(Spy("a"), checkpointer=saver))
+            app.invoke({}, conf(f"{turns} turns"))
+        sys.setprofile(lambda frame, *_: calls.update([frame.f_code.co_filename]))
+        try:
+            report = ledger.replay(rules, threads=[f"{turns} turns"])
+        finally:
+            sys.setprofile(None)
+        assert dict(report.unknown) == {}
+        return sum(count for file, count in calls.items() if file.endswith("_pasts.py"))
+
+    rules = pack(tmp_path, "rules", LIMIT.format(100))
+    assert calls_of(80) < 2.3 * calls_of(40)
 
 
 # Rules that need something else -------------------------------------------------------------------

@@ -14,9 +14,10 @@ from itertools import pairwise
 from typing import Any
 
 from arbiter.history._facts import NESTED_RUN, RUN, RunFact
-from arbiter.history._packing import is_packed_id, rounded
+from arbiter.history._packing import is_packed_id
 from arbiter.history._past import Past, task_order
 from arbiter.history._record import Record
+from arbiter.ledger._entries import saved_starts
 from arbiter.ledger._exporting import RecordedThread
 from arbiter.ledger._stored import record_of
 from arbiter.ledger.replaying._views import has_marks
@@ -113,6 +114,8 @@ class Pasts:
         self.attempts: list[Attempt] = []
         self._tasks: dict[str, list[Attempt]] = {}
         self._supersteps: dict[tuple[Any, ...], Superstep] = {}
+        self._begun_at: dict[tuple[str, int], list[Superstep]] = {}
+        """Those in which an attempt began then, by namespace and hundredth of a second."""
         self._read(thread)
 
     def _read(self, thread: RecordedThread) -> None:
@@ -161,6 +164,10 @@ class Pasts:
             attempt.superstep = self._supersteps.setdefault(_ran_with(attempt), known)
             attempt.superstep.attempts.append(attempt)
             shared.setdefault(place, attempt.superstep)
+        for (namespace, *_), superstep in self._supersteps.items():
+            starts = {start for each in superstep.attempts for start in saved_starts(each.record.started)}
+            for start in starts:
+                self._begun_at.setdefault((namespace, start), []).append(superstep)
 
     def _caller(self, attempt: Attempt) -> Attempt | None:
         owner = attempt.body.get("caller")
@@ -234,12 +241,11 @@ class Pasts:
         """The supersteps before the attempt whose last fact has the time that the packed id `after` names."""
         at = int(after.split("@")[1])
         namespace = attempt.record.namespace
-        supersteps = [each for (of, *_), each in self._supersteps.items() if of == namespace]
-        for superstep in reversed(supersteps):
+        for superstep in reversed(self._begun_at.get((namespace, at), [])):
             if superstep is attempt.superstep or min(map(_order, superstep.attempts)) >= attempt.order:
                 continue
             last = self._committed(superstep, attempt)
-            if last and rounded(last[-1].record.started) == at:
+            if last and at in saved_starts(last[-1].record.started):
                 yield superstep, last[-1]
 
     def _past_after(self, attempt: Attempt) -> Past | None:
