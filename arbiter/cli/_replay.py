@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Collection
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from arbiter._objects import import_from_here
@@ -65,7 +65,7 @@ def _report(
     from arbiter.ledger._queries import time_from
     from arbiter.ledger.replaying._replay import replay
 
-    now = datetime.now(UTC)
+    now = time.time()
     return replay(
         read_records(file),
         constitution,

@@ -54,9 +54,36 @@ def _root(nodes: list[bytes]) -> bytes:
     return sha256(b"\x01" + _root(nodes[:half]) + _root(nodes[half:])).digest()
 
 
+def line_of(
+    ledger: str,
+    n: int,
+    upto: int,
+    at: int,
+    threads: int,
+    root: str,
+    previous: str,
+    key_id: str | None,
+    signature: str | None,
+) -> dict[str, Any]:
+    """The line of a stored anchor."""
+    line: dict[str, Any] = {
+        "v": VERSION,
+        "ledger": ledger,
+        "n": n,
+        "at": at,
+        "upto": upto,
+        "threads": threads,
+        "root": root,
+        "previous": previous,
+    }
+    if key_id is None and signature is None:
+        return line
+    return {**line, "key": key_id, "signature": signature}
+
+
 def anchor_hash(anchor: Mapping[str, Any]) -> str:
     """The hash by which the next anchor names this one: of its whole line, with its signature."""
-    return sha256(orjson.dumps(dict(anchor), option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return sha256(canonical(dict(anchor))).hexdigest()
 
 
 def signed_part(anchor: Mapping[str, Any]) -> bytes:
@@ -178,7 +205,7 @@ class AnchorFile:
 
     def __call__(self, anchor: Mapping[str, Any]) -> None:
         with self._path.open("ab") as file:
-            file.write(orjson.dumps(dict(anchor), option=orjson.OPT_SORT_KEYS) + b"\n")
+            file.write(canonical(dict(anchor)) + b"\n")
             file.flush()
             os.fsync(file.fileno())
 

@@ -212,7 +212,8 @@ class Capture:
         found: dict[str, Any] = {}
         size, number = len(parts), 0
         # A list of them, because a property of the user's may change the mapping meanwhile.
-        for key, part in list(parts.items()) if size <= KEYS or self.states == "full" else _first(parts):
+        kept = parts.items() if size <= KEYS or self.states == "full" else islice(parts.items(), KEYS)
+        for key, part in list(kept):
             if self.left <= 0:
                 break
             kind = _class_of(part)
@@ -287,10 +288,6 @@ class Capture:
             of = {field.name: getattr(value, field.name, None) for field in fields(value)}
             return {"$type": {"name": name, "fields": self._mapping(of, depth)}}
         return {"$opaque": name}
-
-
-def _first(parts: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
-    return list(islice(parts.items(), KEYS))
 
 
 def capture(value: Any, states: States = "bounded") -> Any:
@@ -441,17 +438,9 @@ def _message_from(parts: dict[str, Any]) -> Any:
         return {"$message": {"type": kind, **found}}
 
 
-def _int_from(digits: str) -> Any:
-    return int(digits, 0)
-
-
 def _time_from(text: str) -> Any:
     kind = datetime if "T" in text else time if ":" in text else date
     return kind.fromisoformat(text)
-
-
-def _named_from(given: dict[str, Any]) -> Any:
-    return named_from(given["name"], restored(given["fields"]))
 
 
 def named_from(name: str, fields: Mapping[str, Any]) -> Any:
@@ -475,45 +464,21 @@ def _listed(parts: Any) -> list[Any]:
     return [restored(part) for part in parts]  # pyright: ignore[reportUnknownVariableType]
 
 
-def _deque_from(given: dict[str, Any]) -> Any:
-    return deque(_listed(given["parts"]), given["most"])
-
-
-def _duration_from(parts: list[int]) -> Any:
-    return timedelta(*parts)
-
-
-def _set_from(parts: list[Any]) -> Any:
-    return set(map(_hashable, _listed(parts)))
-
-
-def _tuple_from(parts: list[Any]) -> Any:
-    return tuple(_listed(parts))
-
-
-def _value_from(parts: dict[str, Any]) -> Any:
-    return restored(parts["value"])
-
-
-def _fields_from(parts: dict[str, Any]) -> Any:
-    return restored(parts["fields"])
-
-
-_RESTORED: Mapping[str, Any] = {
+_RESTORED: Mapping[str, Callable[[Any], Any]] = {
     "$message": _message_from,
     "$float": float,
-    "$int": _int_from,
+    "$int": lambda digits: int(digits, 0),
     "$decimal": Decimal,
     "$uuid": UUID,
-    "$named": _named_from,
+    "$named": lambda given: named_from(given["name"], restored(given["fields"])),
     "$path": Path,
     "$time": _time_from,
-    "$duration": _duration_from,
-    "$set": _set_from,
-    "$tuple": _tuple_from,
-    "$deque": _deque_from,
-    "$type": _fields_from,
-    "$enum": _value_from,
+    "$duration": lambda parts: timedelta(*parts),
+    "$set": lambda parts: set(map(_hashable, _listed(parts))),
+    "$tuple": lambda parts: tuple(_listed(parts)),
+    "$deque": lambda given: deque(_listed(given["parts"]), given["most"]),
+    "$type": lambda given: restored(given["fields"]),
+    "$enum": lambda given: restored(given["value"]),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -49,6 +50,11 @@ ABOUT = (
     "id IN (SELECT id FROM threads WHERE subject = ? UNION ALL SELECT thread FROM subjects WHERE subject = ?)"
 )
 """The condition that a thread is, or was, about a subject, which is given twice."""
+
+
+def marks(mark: str, values: Collection[object]) -> str:
+    """The placeholders of these values for `IN (...)`; NULL, which nothing is in, if there are none."""
+    return ", ".join([mark] * len(values)) or "NULL"
 
 
 def last_entry(connection: Connection) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -56,7 +56,7 @@ VERDICT, _TARGET = COLUMNS.index("verdict"), COLUMNS.index("target")
 _DECIDED = slice(VERDICT, _TARGET + 1)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Score:
     """The result of one evaluator for one node run. Only what is "scored" counts as a number."""
 
@@ -213,6 +213,11 @@ def micros(time: float | datetime) -> int:
     )  # a time in microseconds is no exact float
 
 
+def time_of(micros: int) -> datetime:
+    """A time of whole microseconds, aware and in UTC."""
+    return datetime.fromtimestamp(micros / 1_000_000, UTC)
+
+
 def body_of(
     event: Event, *, key: str, ledger: str, ref: str, seq: int, content: str | None
 ) -> dict[str, Any]:
@@ -281,15 +286,7 @@ def saved_starts(started: float) -> set[int]:
 
 def scores_of(body: Mapping[str, Any]) -> list[Score]:
     """The scores in a body."""
-    return [_score_of(*parts) for parts in body.get("evals") or ()]
-
-
-def _score_of(
-    name: str, score: str, passed: bool | None, read: bool, version: str = "", outcome: Outcome = "scored"
-) -> Score:
-    return Score(
-        evaluator=name, score=float(score), passed=passed, read=read, version=version, outcome=outcome
-    )
+    return [Score(name, float(score), *parts) for name, score, *parts in body.get("evals") or ()]
 
 
 def counted_scores(scores: Iterable[Score]) -> list[Score]:

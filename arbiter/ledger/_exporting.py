@@ -26,7 +26,6 @@ import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,7 +34,8 @@ import orjson
 from arbiter.errors import ConfigurationError
 from arbiter.history import HistoryItem
 from arbiter.ledger._chain import canonical
-from arbiter.ledger._entries import ITEMS
+from arbiter.ledger._database import marks
+from arbiter.ledger._entries import ITEMS, time_of
 from arbiter.ledger._queries import Queries
 from arbiter.ledger._stored import Row, records_of
 
@@ -147,9 +147,9 @@ class LedgerRecords:
         for _, thread, *texts, seq in rows:
             if self._thread in (None, thread):
                 by_thread.setdefault(thread, []).append((*texts, seq))
-        marks = ", ".join([mark] * len(by_thread))
         threads = self._queries.rows(
-            f"SELECT id, ref, thread_id, subject, graph FROM threads WHERE id IN ({marks})", list(by_thread)
+            f"SELECT id, ref, thread_id, subject, graph FROM threads WHERE id IN ({marks(mark, by_thread)})",
+            list(by_thread),
         )
         return rows[-1][0], [
             RecordedThread(
@@ -159,18 +159,18 @@ class LedgerRecords:
                 graph=graph,
                 rows=[Row(body, contents, thread_id or ref, seq) for body, contents, seq in by_thread[id]],
             )
-            for id, ref, thread_id, subject, graph in (threads if by_thread else ())
+            for id, ref, thread_id, subject, graph in threads
         ]
 
     def texts(self, digests: Collection[str]) -> Sequence[Text]:
         if not digests:
             return ()
-        marks = ", ".join([self._queries.mark] * len(digests))
+        wanted = f"digest IN ({marks(self._queries.mark, digests)})"
         return [
             Text(kind, *row)
             for kind, table in _TABLES.items()
             for row in self._queries.rows(
-                f"SELECT digest, body FROM {table} WHERE digest IN ({marks}) ORDER BY id", [*digests]
+                f"SELECT digest, body FROM {table} WHERE {wanted} ORDER BY id", [*digests]
             )
         ]
 
@@ -357,7 +357,7 @@ def _cells(
     found = item.to_dict()
     results, outcomes = found["evaluation_results"], found["evaluation_outcomes"]
     return [
-        datetime.fromtimestamp(body["at"] / 1_000_000, UTC).isoformat(),
+        time_of(body["at"]).isoformat(),
         thread.thread_id,
         thread.ref,
         body.get("run"),

@@ -39,6 +39,7 @@ from arbiter.ledger._anchors import (
     anchor_hash,
     is_anchor,
     key_from,
+    line_of,
     merkle_root,
     read_anchors,
     signed_part,
@@ -71,7 +72,7 @@ from arbiter.ledger._recovering import checkpointed
 from arbiter.ledger._sending import Export
 from arbiter.ledger._store import Store
 from arbiter.ledger._stored import StoredHistory, StoredItem, history_of
-from arbiter.ledger._verifying import Verification, Verifier, line_of
+from arbiter.ledger._verifying import Verification, Verifier
 from arbiter.ledger._watching import watched
 from arbiter.ledger._writer import Writer
 from arbiter.ledger.replaying import ReplayReport
@@ -90,8 +91,6 @@ _HOUR, _DAY = 3_600.0, 86_400.0
 _log = logging.getLogger("arbiter")
 _LOGGERS = ("arbiter", "arbiter.experiments", "arbiter.harness", "arbiter.memory", "arbiter.personas")
 """All loggers of Arbiter: the filter of a logger does not see the records of those below it."""
-_STATES = ("none", "digest", "bounded", "full")
-_AHEAD = ("never", "acts", "always")
 _VERDICTS = ("allow", "deny", "ask")
 
 
@@ -140,8 +139,8 @@ class Ledger:
         create: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        _one_of("states", states, _STATES)
-        _one_of("ahead", ahead, _AHEAD)
+        _one_of("states", states, get_args(States))
+        _one_of("ahead", ahead, get_args(Mode))
         checked_number("Ledger", "queue", queue, low=1, whole=True)
         checked_number("Ledger", "flush_every", flush_every, low=0.001, high=_HOUR)
         if keep_days is not None:
@@ -300,7 +299,7 @@ class Ledger:
         if (below is not None or above is not None) and evaluator is None:
             raise ConfigurationError("below and above are bounds of a score: name the evaluator as well.")
         for name, value, known in (
-            ("order", order, ("newest", "oldest")),
+            ("order", order, get_args(Order)),
             ("status", status, get_args(Status)),
             ("verdict", verdict, _VERDICTS),
         ):
@@ -309,7 +308,7 @@ class Ledger:
         for name, bound in (("below", below), ("above", above)):
             if bound is not None:
                 checked_number("Ledger.items", name, bound)
-        begin, end = span(since, until, datetime.fromtimestamp(self._clock(), UTC))
+        begin, end = span(since, until, self._clock())
         wanted = Filter(
             thread_id=thread_id,
             run=run,
@@ -327,7 +326,8 @@ class Ledger:
             order=order,
             attempts=attempts,
         )
-        return Items(self._queries, wanted)
+        queries = self._queries
+        return Items(partial(queries.page, wanted), partial(queries.why_none, wanted))
 
     def history(self, thread_id: str, *, run: str | int | None = None) -> StoredHistory:
         """The history of a thread, or of one run of it.
@@ -360,12 +360,11 @@ class Ledger:
         """
         if subject is not None:
             expect_text("subject", subject)
-        begin, end = span(since, until, datetime.fromtimestamp(self._clock(), UTC))
+        begin, end = span(since, until, self._clock())
+        queries = self._queries
         return Threads(
-            self._queries,
-            subject=subject,
-            since=begin,
-            until=end,
+            partial(queries.threads, subject=subject, since=begin, until=end),
+            str if subject is None else partial(queries.unknown_subject, subject),
         )
 
     def executions(
@@ -376,8 +375,9 @@ class Ledger:
         Each has its uuid and that of its run, its thread, begin, end and outcome: completed, denied, failed,
         paused, cancelled or closed. `rules` is the digest of the constitution.
         """
-        begin, end = span(since, until, datetime.fromtimestamp(self._clock(), UTC))
-        return Executions(self._queries, Filter(thread_id=thread_id, since=begin, until=end))
+        begin, end = span(since, until, self._clock())
+        wanted = Filter(thread_id=thread_id, since=begin, until=end)
+        return Executions(partial(self._queries.executions, wanted))
 
     def waiting(self) -> Threads:
         """The threads whose last execution paused for a human, the one that ran last first.
@@ -385,7 +385,7 @@ class Ledger:
         Their questions are in the checkpointer of their graph. Threads are looked for among the newest 10,000
         node runs that paused.
         """
-        return Threads(self._queries, waits=True)
+        return Threads(partial(self._queries.threads, waits=True))
 
     def watch(self) -> Generator[bool]:
         """Yields about once a second or more often: True if something may have been committed since the last
@@ -415,9 +415,8 @@ class Ledger:
     def records(self, *, thread_id: str | None = None, since: When = None) -> LedgerRecords:
         """The entries as they are stored, thread by thread: of one thread, or of the threads that were active
         since a time. A thread is always whole."""
-        now = datetime.fromtimestamp(self._clock(), UTC)
         return LedgerRecords(
-            self._queries, self.uuid, thread_id=thread_id, since=time_from("since", since, now)
+            self._queries, self.uuid, thread_id=thread_id, since=time_from("since", since, self._clock())
         )
 
     def names(self, kind: Named) -> Sequence[str]:
@@ -430,8 +429,7 @@ class Ledger:
         """Counts of attempts of node runs by `items`, `node`, `instruction`, `status`, `verdict` or `policy`, of
         judgements by `evaluator`, or of executions by `outcome`. A node run that asked a human, and went on after
         the answer, has two attempts."""
-        now = datetime.fromtimestamp(self._clock(), UTC)
-        return self._queries.counts(by, every=every, since=time_from("since", since, now))
+        return self._queries.counts(by, every=every, since=time_from("since", since, self._clock()))
 
     def scores(
         self, evaluator: str, *, every: Literal["hour", "day"] | None = "hour", since: When = None
@@ -441,9 +439,8 @@ class Ledger:
         `unscored` counts the evaluations without a score by their outcome, such as "timeout". Warns of an
         evaluator that does not occur.
         """
-        now = datetime.fromtimestamp(self._clock(), UTC)
         queries = self._queries
-        found = queries.scores(evaluator, every=every, since=time_from("since", since, now))
+        found = queries.scores(evaluator, every=every, since=time_from("since", since, self._clock()))
         if not found:
             _warn(queries.unknown("evaluator", evaluator))
         return found
@@ -626,7 +623,7 @@ class Ledger:
         is_list = isinstance(threads, Collection) and not isinstance(threads, str)
         expect("threads", threads, "a list of thread ids", threads is None or is_list)
         self.flush(30)
-        begin, end = span(since, until, datetime.fromtimestamp(self._clock(), UTC))
+        begin, end = span(since, until, self._clock())
         return replay(
             self.records(since=since),
             source,
@@ -726,16 +723,16 @@ class Ledger:
         if not rows:
             return
         upto = last_entry(connection)
-        at = round(self._clock() * 1_000_000)
+        at = self._now()
         root = merkle_root([Head(ref, seq, bytes(hash)) for _, ref, seq, hash in rows])
         previous = "" if last is None else anchor_hash(line_of(store.uuid, *last))
         line = line_of(store.uuid, number, upto, at, len(rows), root, previous, None, None)
         if self._key is not None:
             line["key"], line["signature"] = self._key.id, self._key.sign(signed_part(line))
-        insert, sql = store.statements.insert, store.statements
+        sql = store.statements
         made = (number, upto, at, len(rows), root, previous, line.get("key"), line.get("signature"))
-        insert(connection, sql.anchor, [made])
-        insert(connection, sql.anchor_head, [(number, id, seq, hash) for id, _, seq, hash in rows])
+        sql.insert(connection, sql.anchor, [made])
+        sql.insert(connection, sql.anchor_head, [(number, id, seq, hash) for id, _, seq, hash in rows])
         yield line
 
     def _keep_elsewhere(self, anchors: Sequence[Mapping[str, Any]]) -> None:
@@ -798,13 +795,15 @@ def _warn(sentence: str) -> None:
 
 
 class _Pages(Generic[T]):
-    """The answers to a question. Iterating reads page after page."""
+    """The answers to a question. Iterating reads page after page.
 
-    def _page(self, limit: int, after: str | None) -> Page[T]:
-        raise NotImplementedError
+    `read` reads a page with `limit` answers after the cursor `after`. If nothing fits, `why_none` raises or returns
+    the reason, such as a name that does not occur; "" for none.
+    """
 
-    def _explain_none(self) -> None:
-        """Called if nothing fits: raises or warns if a name of the question does not occur."""
+    def __init__(self, read: Callable[..., Page[T]], why_none: Callable[[], str] = str) -> None:
+        self._read = read
+        self._why_none = why_none
 
     def page(self, limit: int = PAGE, after: str | None = None, *, seconds: float = 0) -> Page[T]:
         """One page of at most `limit` answers, after the cursor of another page.
@@ -813,79 +812,36 @@ class _Pages(Generic[T]):
         next page. With `seconds`, it goes on until it is full or the time is over.
         """
         expect("seconds", seconds, "a number", _is_real(seconds))
-        page, until = self._page(limit, after), time.monotonic() + seconds
+        page, until = self._read(limit=limit, after=after), time.monotonic() + seconds
         while page.next is not None and len(page) < limit and time.monotonic() < until:
-            more = self._page(limit - len(page), page.next)
+            more = self._read(limit=limit - len(page), after=page.next)
             page = Page([*page, *more], more.next)
         if after is None and page.next is None and not page:
-            self._explain_none()
+            _warn(self._why_none())
         return page
 
     def __iter__(self) -> Iterator[T]:
-        page = self._page(200, None)
+        page = self._read(limit=200, after=None)
         any_found = bool(page)
         yield from page
         while page.next is not None:
-            page = self._page(200, page.next)
+            page = self._read(limit=200, after=page.next)
             any_found |= bool(page)
             yield from page
         if not any_found:
-            self._explain_none()
+            _warn(self._why_none())
 
 
 class Items(_Pages[StoredItem]):
     """The items of a question. Iterating reads page after page."""
 
-    def __init__(self, queries: Queries, wanted: Filter) -> None:
-        self._queries = queries
-        self._wanted = wanted
-
-    def _page(self, limit: int, after: str | None) -> Page[StoredItem]:
-        return self._queries.page(self._wanted, limit=limit, after=after)
-
-    def _explain_none(self) -> None:
-        _warn(self._queries.why_none(self._wanted))
-
 
 class Executions(_Pages[Mapping[str, Any]]):
     """The executions of a question. Iterating reads page after page."""
 
-    def __init__(self, queries: Queries, wanted: Filter) -> None:
-        self._queries = queries
-        self._wanted = wanted
-
-    def _page(self, limit: int, after: str | None) -> Page[Mapping[str, Any]]:
-        return self._queries.executions(self._wanted, limit=limit, after=after)
-
 
 class Threads(_Pages[Mapping[str, Any]]):
     """The threads of a question, each with its totals, its lowest score and its outcome."""
-
-    def __init__(
-        self,
-        queries: Queries,
-        *,
-        subject: str | None = None,
-        since: int | None = None,
-        until: int | None = None,
-        waits: bool = False,
-    ) -> None:
-        self._queries = queries
-        self._subject, self._since, self._until, self._waits = subject, since, until, waits
-
-    def _page(self, limit: int, after: str | None) -> Page[Mapping[str, Any]]:
-        return self._queries.threads(
-            subject=self._subject,
-            since=self._since,
-            until=self._until,
-            waits=self._waits,
-            limit=limit,
-            after=after,
-        )
-
-    def _explain_none(self) -> None:
-        if self._subject is not None:
-            _warn(self._queries.unknown_subject(self._subject))
 
 
 def _qualified(instruction: str) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from arbiter._values.ids import id_at
-from arbiter.ledger._database import LedgerError, last_entry
-from arbiter.ledger._entries import Score, counted_scores, scores_of
+from arbiter.ledger._database import LedgerError, last_entry, marks
+from arbiter.ledger._entries import Score, counted_scores, scores_of, time_of
 from arbiter.ledger._receivers import ExportedScore
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ _JUDGED = ("item", "judged", "recovered")
 _BEHIND = 1_000
 """Entries without scores after which the cursor is moved all the same: a new process reads no more of them."""
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
+_Result = tuple[str, str, Score | None]
+"""An evaluator, its version, and its score; None for a failure."""
 Place = tuple[int, str]
 """An entry, and an evaluator in it; "" for several whose names the receiver did not give."""
 BEGINNING: Place = (0, "")
@@ -110,9 +112,10 @@ class Outbox:
                 self._receiver, *after,
             ).all()  # fmt: skip
             wanted = {(entry, evaluator) for entry, evaluator in rows}
-            marks = ", ".join([self._mark] * len({entry for entry, _ in wanted})) or "NULL"
             entries = tuple({entry for entry, _ in wanted})
-            found = self._outgoing(connection, f"e.id IN ({marks}) ORDER BY e.id", entries, None)
+            found = self._outgoing(
+                connection, f"e.id IN ({marks(self._mark, entries)}) ORDER BY e.id", entries, None
+            )
             kept = {id: place for id, place in found.places.items() if place in wanted}
             gone = wanted - set(kept.values())
             cursor = self._cursor(connection)
@@ -147,45 +150,44 @@ class Outbox:
             f"SELECT e.id, e.kind, e.at, e.node, e.trace, e.span, e.body FROM entries e WHERE {where}", values
         ).all()
         found = Outgoing(0, 0)
-        taken: list[tuple[Any, Mapping[str, Any]]] = []
+        taken: list[tuple[Any, Mapping[str, Any], Sequence[_Result]]] = []
         count = 0
         for row in rows:
-            body, own = self._read(row[0], row[6]) if row[1] in _JUDGED else (_NOTHING, 0)
-            if most is not None and taken and count + own > most:
+            body, results = self._read(row[0], row[6]) if row[1] in _JUDGED else (_NOTHING, ())
+            if most is not None and taken and count + len(results) > most:
                 break
-            count += own
+            count += len(results)
             found.upto = row[0]
-            if own:
-                taken.append((row, body))
-        contents = self._contents(connection, [row[0] for row, _ in taken])
-        items = self._items(connection, [body["of"] for _, body in taken if "of" in body])
-        for (id, _, at, node, trace, span, _), body in taken:
+            if results:
+                taken.append((row, body, results))
+        contents = self._contents(connection, [row[0] for row, *_ in taken])
+        items = self._items(connection, [body["of"] for _, body, _ in taken if "of" in body])
+        for (id, _, at, node, trace, span, _), body, results in taken:
             if "of" in body:
                 node, trace, span = items.get(body["of"], (None, None, None))
             if trace is None or span is None:
-                found.untraced += len(self._results(body))
+                found.untraced += len(results)
                 continue
             common = {
                 "trace": trace,
                 "span": span,
                 "node": node or "",
-                "at": datetime.fromtimestamp(at / 1e6, UTC),
+                "at": time_of(at),
             }
-            for score in self._scores(body, contents.get(id) or {}, common):
+            for score in _scores(results, contents.get(id) or {}, common):
                 found.add(score, (id, score.evaluator))
         return found
 
-    def _read(self, entry: int, text: str) -> tuple[Mapping[str, Any], int]:
-        """The body of an entry, and how many results in it are to be sent. Raises `LedgerError`."""
+    def _read(self, entry: int, text: str) -> tuple[Mapping[str, Any], Sequence[_Result]]:
+        """The body of an entry, and the results in it that are to be sent. Raises `LedgerError`."""
         try:
             body = orjson.loads(text)
-            return body, len(self._results(body))
+            return body, self._results(body)
         except (ValueError, TypeError, AttributeError) as error:
             raise LedgerError(f"entry {entry} cannot be read ({error}); arbiter verify says more.") from error
 
-    def _results(self, body: Mapping[str, Any]) -> list[tuple[str, str, Score | None]]:
-        """The results in a body that are to be sent: evaluator, version and score, None for a failure."""
-        found: list[tuple[str, str, Score | None]] = [
+    def _results(self, body: Mapping[str, Any]) -> list[_Result]:
+        found: list[_Result] = [
             (score.evaluator, score.version, score) for score in counted_scores(scores_of(body))
         ]
         failed: Sequence[Any] = body.get("failed") or ()
@@ -193,36 +195,17 @@ class Outbox:
             found += [(name, version, None) for name, outcome, _, version in failed if outcome in _FAILURES]
         return found
 
-    def _scores(
-        self, body: Mapping[str, Any], contents: Mapping[str, Any], common: Mapping[str, Any]
-    ) -> Iterable[ExportedScore]:
-        said: Mapping[str, Any] = contents.get("evaluations") or {}
-        errors: Mapping[str, Any] = contents.get("evaluation_errors") or {}
-        for name, version, score in self._results(body):
-            of: Mapping[str, Any] = said.get(name) or _NOTHING
-            text: Any = errors.get(name) if score is None else of.get("feedback")
-            yield ExportedScore(
-                id=id_at(common["trace"], common["span"], name, version),
-                evaluator=name,
-                version=version,
-                score=None if score is None else score.score,
-                passed=None if score is None else score.passed,
-                comment=text if isinstance(text, str) else "",
-                **common,
-            )
-
     def _contents(self, connection: Connection, entries: Sequence[int]) -> dict[int, Any]:
-        marks = ", ".join([self._mark] * len(entries)) or "NULL"
         rows = connection.exec_driver_sql(
-            f"SELECT entry, body FROM contents WHERE entry IN ({marks})", tuple(entries)
+            f"SELECT entry, body FROM contents WHERE entry IN ({marks(self._mark, entries)})", tuple(entries)
         )
         return {entry: orjson.loads(text) for entry, text in rows}
 
     def _items(self, connection: Connection, keys: Sequence[str]) -> dict[str, tuple[Any, Any, Any]]:
         """Node, trace and span of the items with these keys."""
-        marks = ", ".join([self._mark] * len(keys)) or "NULL"
         rows = connection.exec_driver_sql(
-            f"SELECT key, node, trace, span FROM entries WHERE key IN ({marks})", tuple(keys)
+            f"SELECT key, node, trace, span FROM entries WHERE key IN ({marks(self._mark, keys)})",
+            tuple(keys),
         )
         return {key: (node, trace, span) for key, node, trace, span in rows}
 
@@ -266,12 +249,11 @@ class Outbox:
         """When those of these scores that wait were sent first, in POSIX seconds."""
         wanted = set(places)
         entries = {entry for entry, _ in wanted}
-        marks = ", ".join("?" * len(entries))
         with self._store.engine.connect() as connection:
             rows = self._run(
                 connection,
                 "SELECT entry, evaluator, at FROM undelivered "
-                f"WHERE receiver = ? AND reason IS NULL AND entry IN ({marks})",
+                f"WHERE receiver = ? AND reason IS NULL AND entry IN ({marks('?', entries)})",
                 self._receiver, *entries,
             )  # fmt: skip
             return {(entry, name): at / 1e6 for entry, name, at in rows if (entry, name) in wanted}
@@ -284,6 +266,25 @@ class Outbox:
                 "DELETE FROM undelivered WHERE receiver = ? AND entry = ? AND evaluator = ? AND reason IS NULL",
                 self._receiver, entry, name,
             )  # fmt: skip
+
+
+def _scores(
+    results: Iterable[_Result], contents: Mapping[str, Any], common: Mapping[str, Any]
+) -> Iterable[ExportedScore]:
+    said: Mapping[str, Any] = contents.get("evaluations") or {}
+    errors: Mapping[str, Any] = contents.get("evaluation_errors") or {}
+    for name, version, score in results:
+        of: Mapping[str, Any] = said.get(name) or _NOTHING
+        text: Any = errors.get(name) if score is None else of.get("feedback")
+        yield ExportedScore(
+            id=id_at(common["trace"], common["span"], name, version),
+            evaluator=name,
+            version=version,
+            score=None if score is None else score.score,
+            passed=None if score is None else score.passed,
+            comment=text if isinstance(text, str) else "",
+            **common,
+        )
 
 
 def receiver_states(store: Store) -> list[ReceiverState]:
@@ -305,13 +306,11 @@ def receiver_states(store: Store) -> list[ReceiverState]:
             found.append(
                 ReceiverState(
                     receiver=name,
-                    at=datetime.fromtimestamp(at / 1e6, UTC),
+                    at=time_of(at),
                     behind=max(newest - entry, 0),
                     refused=int(refused),
                     waiting=waiting.get(name, 0),
-                    refusals=[
-                        (datetime.fromtimestamp(at / 1e6, UTC), n, reason) for at, n, reason in reasons
-                    ],
+                    refusals=[(time_of(at), n, reason) for at, n, reason in reasons],
                 )
             )
         return found

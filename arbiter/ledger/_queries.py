@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args
 import orjson
 
 from arbiter.errors import ConfigurationError, nearest
-from arbiter.ledger._database import ABOUT, DatabaseFile
-from arbiter.ledger._entries import HOUR, Totals, checks_of, micros, storable
+from arbiter.ledger._database import ABOUT, DatabaseFile, marks
+from arbiter.ledger._entries import HOUR, Totals, checks_of, micros, storable, time_of
 from arbiter.ledger._stored import Row, StoredItem, records_of
 
 if TYPE_CHECKING:
@@ -66,34 +66,30 @@ class Page(Generic[T]):
         return len(self.rows)
 
 
-def time_from(name: str, when: When, now: datetime) -> int | None:
-    """Microseconds of an aware datetime, an ISO text, or a time ago such as `30m`, `24h` or `7d`."""
+def time_from(name: str, when: When, now: float) -> int | None:
+    """Microseconds of an aware datetime, an ISO text, or a time ago such as `30m`, `24h` or `7d`. `now` is in POSIX
+    seconds.
+    """
     if when is None:
         return None
+    found: Any = when
     if isinstance(when, str):
-        ago = _AGO.match(when.strip())
-        if ago is not None:
+        if (ago := _AGO.match(when.strip())) is not None:
             seconds = int(ago[1]) * _UNITS[ago[2]]
             return max(micros(now) - seconds * 1_000_000, _EARLIEST)
         try:
-            when = datetime.fromisoformat(when.strip())
+            found = datetime.fromisoformat(when.strip())
         except ValueError:
-            raise ConfigurationError(
-                f"{name}: expected an aware datetime, an ISO text or a time ago such as '30m', '24h' or '7d', "
-                f"got {when!r:.80}."
-            ) from None
-    given: Any = when
-    if not isinstance(given, datetime):
+            found = None
+    if not isinstance(found, datetime):
         raise ConfigurationError(
             f"{name}: expected an aware datetime, an ISO text or a time ago such as '30m', '24h' or '7d', "
             f"got {when!r:.80}."
         )
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return micros(when)
+    return micros(found if found.tzinfo is not None else found.replace(tzinfo=UTC))
 
 
-def span(since: When, until: When, now: datetime) -> tuple[int | None, int | None]:
+def span(since: When, until: When, now: float) -> tuple[int | None, int | None]:
     """Both times in microseconds. Raises `ConfigurationError` if nothing can be between them."""
     begin, end = time_from("since", since, now), time_from("until", until, now)
     if begin is not None and end is not None and begin > end:
@@ -171,8 +167,8 @@ def _execution_in(row: Row, thread_id: str | None, ref: str) -> dict[str, Any]:
         "ref": ref,
         "thread_id": thread_id,
         "graph": body.get("graph"),
-        "began": datetime.fromtimestamp(body["began"] / 1_000_000, UTC),
-        "ended": datetime.fromtimestamp(body["at"] / 1_000_000, UTC),
+        "began": time_of(body["began"]),
+        "ended": time_of(body["at"]),
         "outcome": body.get("outcome"),
         "rules": body.get("rules"),
     }
@@ -292,13 +288,12 @@ class Queries:
 
     def _items(self, ids: Sequence[int]) -> list[StoredItem]:
         """The items of these entries, in this order. An entry that was pruned meanwhile is left out."""
-        marks = ", ".join([self.mark] * len(ids)) or "NULL"
         stored = {
             id: parts
             for id, *parts in self.rows(
                 "SELECT e.id, e.key, e.body, c.body, t.thread_id, t.ref, e.run, e.seq FROM entries e "
                 "LEFT JOIN contents c ON c.entry = e.id LEFT JOIN threads t ON t.id = e.thread "
-                f"WHERE e.id IN ({marks})",
+                f"WHERE e.id IN ({marks(self.mark, ids)})",
                 ids,
             )
         }
@@ -427,12 +422,11 @@ class Queries:
     ) -> Page[Mapping[str, Any]]:
         """The executions of the thread and in the times that are wanted, after the cursor `after`."""
         ids, next = self._walked(self.statement_of_executions, wanted, limit, after)
-        marks = ", ".join([self.mark] * len(ids)) or "NULL"
         found = {
             id: _execution_in(Row(body, None, thread_id or ref, seq), thread_id, ref)
             for id, body, seq, thread_id, ref in self.rows(
                 "SELECT e.id, e.body, e.seq, t.thread_id, t.ref FROM entries e JOIN threads t ON t.id = e.thread "
-                f"WHERE e.id IN ({marks})",
+                f"WHERE e.id IN ({marks(self.mark, ids)})",
                 ids,
             )
         }
@@ -482,12 +476,11 @@ class Queries:
         """
         if not keys:
             return []
-        marks = ", ".join([self.mark] * len(keys))
         rows = self.rows(
             "SELECT j.body, c.body, COALESCE(t.thread_id, t.ref), j.seq FROM entries e "
             "JOIN entries j ON j.thread = e.thread AND j.task = e.task AND j.kind IN ('judged', 'answer') "
             "JOIN threads t ON t.id = j.thread LEFT JOIN contents c ON c.entry = j.id "
-            f"WHERE e.key IN ({marks})",
+            f"WHERE e.key IN ({marks(self.mark, keys)})",
             list(keys),
         )
         # Once each, also if several attempts of a task are among the items. To sort here leaves the plan as it is.
@@ -515,8 +508,8 @@ class Queries:
         Raises `ConfigurationError` for a thread that is not there.
         """
         name = str(name)  # as LangGraph takes the number or UUID of a thread
-        marks = f"thread_id = {self.mark} OR ref = {self.mark}"
-        found = list(self.rows(f"SELECT id FROM threads WHERE {marks}", [storable(name)] * 2))
+        is_named = f"thread_id = {self.mark} OR ref = {self.mark}"
+        found = list(self.rows(f"SELECT id FROM threads WHERE {is_named}", [storable(name)] * 2))
         if not found and _REF.match(name):
             found = list(self.rows(f"SELECT id FROM threads WHERE ref LIKE {self.mark}", [f"{name}%"]))
         if len(found) == 1:
@@ -603,7 +596,7 @@ class Queries:
         for found in shown.values():
             for name in ("first_at", "last_at", "erased_at", "pruned_at"):
                 if found[name] is not None:
-                    found[name] = datetime.fromtimestamp(found[name] / 1_000_000, UTC)
+                    found[name] = time_of(found[name])
         return Page([*shown.values()], None if last is None else f"{self.prefix}.{at}.{last}")
 
     def _cursor_of_threads(self, after: str) -> tuple[int, int]:
@@ -624,9 +617,10 @@ class Queries:
             found.update(policy=None, lowest=None)
         if not threads:
             return
-        marks = ", ".join([self.mark] * len(threads))
         # An entry has the time of its end; the first one's length leads to the begin.
-        firsts = f"SELECT thread, at, took FROM entries WHERE seq = 1 AND thread IN ({marks})"
+        firsts = (
+            f"SELECT thread, at, took FROM entries WHERE seq = 1 AND thread IN ({marks(self.mark, threads)})"
+        )
         for id, at, took in self.rows(firsts, list(threads)):
             threads[id]["first_at"] = at - (took or 0)
         few, left = list[int](), _SCORES
@@ -635,12 +629,11 @@ class Queries:
             found["is_searched"] = left >= 0
             if left >= 0:
                 few.append(id)
-        marks = ", ".join([self.mark] * len(few))
         lowest = (
             "SELECT e.thread, s.evaluator, MIN(s.score) FROM entries e JOIN scores s ON s.entry = e.id "
-            f"WHERE e.thread IN ({marks}) GROUP BY e.thread, s.evaluator"
+            f"WHERE e.thread IN ({marks(self.mark, few)}) GROUP BY e.thread, s.evaluator"
         )
-        for id, evaluator, score in self.rows(lowest, few) if few else ():
+        for id, evaluator, score in self.rows(lowest, few):
             if threads[id]["lowest"] is None or score < threads[id]["lowest"][1]:
                 threads[id]["lowest"] = (evaluator, score)
         for id, found in threads.items():

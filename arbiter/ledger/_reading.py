@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from arbiter._databases import ensure_current
 from arbiter.errors import ConfigurationError
-from arbiter.ledger._database import SCHEMA
-from arbiter.ledger._entries import ITEMS
+from arbiter.ledger._database import SCHEMA, marks
+from arbiter.ledger._entries import ITEMS, time_of
 from arbiter.ledger._stored import StoredItem, record_of
 
 if TYPE_CHECKING:
@@ -139,10 +139,9 @@ class Reader:
 
     def _scores(self, ids: Sequence[int]) -> dict[int, list[tuple[str, float, bool | None]]]:
         found: dict[int, list[tuple[str, float, bool | None]]] = {}
-        marks = ", ".join([self._mark] * len(ids)) or "NULL"
         statement = (
-            f"SELECT entry, evaluator, score, passed FROM scores WHERE entry IN ({marks}) "
-            "ORDER BY entry, evaluator"
+            "SELECT entry, evaluator, score, passed FROM scores "
+            f"WHERE entry IN ({marks(self._mark, ids)}) ORDER BY entry, evaluator"
         )
         for entry, evaluator, score, passed in self._queries.rows(statement, list(ids)):
             found.setdefault(entry, []).append((evaluator, score, None if passed is None else bool(passed)))
@@ -281,16 +280,10 @@ class Reader:
 
     def places(self, entries: Sequence[int]) -> dict[int, dict[str, Any]]:
         """By id, the number of these entries and the names of their threads."""
-        marks = ", ".join([self._mark] * len(entries)) or "NULL"
         rows = self._queries.rows(
             "SELECT e.id, e.seq, t.ref, t.thread_id, t.erased_at FROM entries e JOIN threads t ON t.id = e.thread "
-            f"WHERE e.id IN ({marks})",
+            f"WHERE e.id IN ({marks(self._mark, entries)})",
             list(entries),
         )
         names = ("seq", "ref", "thread_id", "erased_at")
         return {int(id): dict(zip(names, place, strict=True)) for id, *place in rows}
-
-
-def time_of(micros: int) -> datetime:
-    """A time of whole microseconds, aware and in UTC."""
-    return datetime.fromtimestamp(micros / 1_000_000, UTC)

@@ -23,7 +23,7 @@ import orjson
 from arbiter._databases import newer, path_of, storable, storable_data, writing
 from arbiter.ledger._chain import SALT_BYTES, canonical, commitment, first_hash, new_name, next_hash
 from arbiter.ledger._contents import BYTES, CHARS, before_redaction, bounded_texts, dumped
-from arbiter.ledger._database import CHANNEL, SCHEMA, DatabaseFile, LedgerError, last_entry
+from arbiter.ledger._database import CHANNEL, SCHEMA, DatabaseFile, LedgerError, last_entry, marks
 from arbiter.ledger._entries import (
     COLUMNS,
     ITEMS,
@@ -250,9 +250,10 @@ class Store:
     ) -> int:
         with self.writing() as connection:
             if again:
-                known = self._stored(connection, "body", keyed)
-                for key, body in known.items():
+                known = set[str]()
+                for key, body in self._where(connection, "key, body FROM entries", "key", keyed):
                     _ensure_same(keyed[key], body)
+                    known.add(key)
                 keyed = {key: event for key, event in keyed.items() if key not in known}
             keyed = lacking(connection, self.statements.mark, keyed)
             ids = self._judged(connection, keyed)
@@ -301,10 +302,6 @@ class Store:
         """Copies of the database that an upgrade has made beside it."""
         return [f"{path} is a copy from before an upgrade" for path in self.file.backups()]
 
-    def _stored(self, connection: Connection, column: str, keys: Collection[str]) -> dict[str, Any]:
-        """A column of those entries that are stored under these keys."""
-        return {row[0]: row[1] for row in self._where(connection, f"key, {column} FROM entries", "key", keys)}
-
     def _judged(self, connection: Connection, events: Mapping[str, Event]) -> dict[str, int]:
         """The ids of the stored items that these events judge, by their keys, but for those that were erased."""
         rows = self._where(
@@ -321,8 +318,8 @@ class Store:
     ) -> Iterable[Any]:
         if not values:
             return ()
-        marks = ", ".join([self.statements.mark] * len(values))
-        return connection.exec_driver_sql(f"SELECT {what} WHERE {column} IN ({marks})", tuple(values))
+        is_wanted = f"{column} IN ({marks(self.statements.mark, values)})"
+        return connection.exec_driver_sql(f"SELECT {what} WHERE {is_wanted}", tuple(values))
 
     def _threads(self, connection: Connection, events: Collection[Event]) -> dict[str, Thread]:
         """The threads of these events by their place, with their heads; new ones get an id."""

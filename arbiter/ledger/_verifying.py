@@ -12,13 +12,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from arbiter.history._record import Described
-from arbiter.ledger._anchors import Head, Key, anchor_hash, merkle_root, signed_part
+from arbiter.ledger._anchors import Head, Key, anchor_hash, line_of, merkle_root, signed_part
 from arbiter.ledger._chain import canonical, commitment, first_hash, made_at, next_hash
 from arbiter.ledger._database import SCHEMA
 from arbiter.ledger._entries import (
@@ -33,6 +33,7 @@ from arbiter.ledger._entries import (
     columns_of,
     names_in,
     scored_of,
+    time_of,
 )
 
 if TYPE_CHECKING:
@@ -314,14 +315,11 @@ class Verifier:
     def _read_entries(self, connection: Connection) -> None:
         current: _Thread | None = None
         for row in self._rows(connection):
-            thread_id, seq = row[1], row[2]
-            body, hash, salt, content, scores = row[-5:]
-            thread = self.threads.get(thread_id)
+            thread = self.threads.get(row[1])
             if thread is None:
                 if self.thread_id is None:
-                    self._add(
-                        "unknown thread", None, seq, f"entry {row[0]} belongs to no thread of this ledger."
-                    )
+                    message = f"entry {row[0]} belongs to no thread of this ledger."
+                    self._add("unknown thread", None, row[2], message)
                 continue
             self.found.entries += 1
             if self.progress is not None and not self.found.entries % _PAGE:
@@ -331,7 +329,7 @@ class Verifier:
                     self._check_scores(current)
                 current = thread
                 thread.last_hash = first_hash(self.uuid, thread.ref)
-            self._check_entry(thread, row, seq, body, hash, salt, content, scores)
+            self._check_entry(thread, row)
         if current is not None:
             self._check_scores(current)
 
@@ -363,17 +361,9 @@ class Verifier:
             found[entry][evaluator] = (score, _truth(passed), _truth(read), at)
         return found
 
-    def _check_entry(
-        self,
-        thread: _Thread,
-        row: Any,
-        seq: Any,
-        body: Any,
-        hash: Any,
-        salt: Any,
-        content: Any,
-        scores: Mapping[str, tuple[Any, ...]],
-    ) -> None:
+    def _check_entry(self, thread: _Thread, row: Any) -> None:
+        seq: Any = row[2]
+        body, hash = row[-5:-3]
         if not isinstance(seq, int):
             self._add("column", thread, thread.last_seq + 1, f"its number is {seq!r:.40}.")
             seq = thread.last_seq + 1
@@ -406,20 +396,12 @@ class Verifier:
             self._add("body", thread, seq, f"its body does not fit its hash. It was edited{before}.")
             return
         try:
-            self._check_body(thread, row, {**parsed}, seq, salt, content, scores)
+            self._check_body(thread, row, {**parsed}, seq)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             self._add("body", thread, seq, "its body fits its hash, but is not that of an entry.")
 
-    def _check_body(
-        self,
-        thread: _Thread,
-        row: Any,
-        read: dict[str, Any],
-        seq: int,
-        salt: Any,
-        content: Any,
-        scores: Mapping[str, tuple[Any, ...]],
-    ) -> None:
+    def _check_body(self, thread: _Thread, row: Any, read: dict[str, Any], seq: int) -> None:
+        salt, content, scores = row[-3:]
         columns = columns_of(read)
         self._check_columns(thread, row, read, columns)
         self._check_contents(thread, read, seq, salt, content)
@@ -522,7 +504,7 @@ class Verifier:
         if body["kind"] not in ("erasure", "pruned"):  # a thread is as old as what happened in it
             first, latest = thread.ats or (number, number)
             thread.ats = [first, max(latest, number)]
-        at = _time(number)
+        at = time_of(number)
         self.found.since = at if self.found.since is None else min(self.found.since, at)
         self.found.until = at if self.found.until is None else max(self.found.until, at)
         self.counts.add(body, columns, scored)
@@ -832,44 +814,13 @@ def _truth(value: Any) -> Any:
     return bool(value) if isinstance(value, int) and value in (0, 1) else value
 
 
-def _time(micros: int) -> datetime:
-    return datetime.fromtimestamp(micros / 1_000_000, UTC)
-
-
 def _missed(thread: str, body: Mapping[str, Any], content: Any) -> Missed:
     found: Any = {} if content is None else orjson.loads(content)
     return Missed(
         thread,
         int(body.get("n", 0)),
         int(body.get("without_contents", 0)),
-        _time(body["since"]),
-        _time(body["until"]),
+        time_of(body["since"]),
+        time_of(body["until"]),
         str(found.get("reason", "")) if isinstance(found, dict) else "",  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
     )
-
-
-def line_of(
-    ledger: str,
-    n: int,
-    upto: int,
-    at: int,
-    threads: int,
-    root: str,
-    previous: str,
-    key_id: str | None,
-    signature: str | None,
-) -> dict[str, Any]:
-    """The line of a stored anchor."""
-    line: dict[str, Any] = {
-        "v": 1,
-        "ledger": ledger,
-        "n": n,
-        "at": at,
-        "upto": upto,
-        "threads": threads,
-        "root": root,
-        "previous": previous,
-    }
-    if key_id is None and signature is None:
-        return line
-    return {**line, "key": key_id, "signature": signature}

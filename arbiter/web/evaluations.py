@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -68,7 +69,7 @@ def _sent(name: str) -> list[str]:
 
 def _values(ledger: Ledger, asked: Mapping[str, str]) -> dict[str, Any]:
     name, node, every = asked["name"], asked["node"] or None, asked["every"]
-    since = time_from("since", asked["since"] or None, datetime.now(UTC))
+    since = time_from("since", asked["since"] or None, time.time())
     unit: Literal["hour", "day"] = "hour" if every == "hour" else "day"
     if node is None:
         worst = ledger.reader.lowest_scores(name, since=since, limit=LOWEST)

@@ -16,7 +16,8 @@ from starlette.routing import Route
 from arbiter.errors import ConfigurationError
 from arbiter.history import HistoryItem
 from arbiter.history._rendering import value_text
-from arbiter.ledger._reading import Reader, WholeEntry, time_of
+from arbiter.ledger._entries import time_of
+from arbiter.ledger._reading import Reader, WholeEntry
 from arbiter.ledger._stored import state_of
 from arbiter.web.context import ViewerContext
 from arbiter.web.differences import Part, state_differences, text_of
