@@ -167,7 +167,7 @@ class Ledger:
         self._lock = new_lock()
         self._writer = Writer(self._open_store, flush_every=float(flush_every), most=queue)
         self._writer.store = self._open_store()
-        self._writer.on_commit.append(self._anchor_when_due)
+        self._writer.on_commit += (self._anchor_when_due, self._wake_exports)
         self._recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
         self.listener = self.recording()
         self._prune_at = 0.0
@@ -577,7 +577,8 @@ class Ledger:
                 f"export_to: the receiver {receiver.name!r} takes batches of most={receiver.most!r:.80}; expected a "
                 "whole number from 1."
             )
-        if any(export.is_running and export.receiver.name == receiver.name for export in self._exports):
+        running = [export for export in self._exports if export.is_running]
+        if any(export.receiver.name == receiver.name for export in running):
             raise ConfigurationError(f"export_to: the scores are being sent to {receiver.name!r} already.")
         made = partial(Export, self._store, receiver, every=float(every), clock=self._clock)
         if not follow:
@@ -587,10 +588,13 @@ class Ledger:
             export.finish()
             return export
         export = made()
-        self._exports.append(export)
-        self._writer.on_commit.append(lambda _store, _events: export.wake())
+        self._exports = [*running, export]
         export.start()
         return export
+
+    def _wake_exports(self, store: Store, events: Sequence[Event]) -> None:
+        for export in self._exports:
+            export.wake()
 
     def receivers(self) -> Sequence[ReceiverState]:
         """How far each receiver of scores has got, what it refused, and why."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import signal
 import sqlite3
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -231,6 +233,19 @@ def test_closing_a_ledger_sends_what_is_left(tmp_path: Path, langfuse: Langfuse)
         ledger.export_to(LangfuseScores(), every=60)
         recorded(ledger, 4)
     assert len(langfuse.accepted) == 8
+
+
+@pytest.mark.lengthy
+def test_an_export_that_was_stopped_is_kept_until_the_next_one_only(
+    ledger: Ledger, langfuse: Langfuse
+) -> None:
+    export = ledger.export_to(LangfuseScores())
+    assert export.stop()
+    stopped = weakref.ref(export)
+    del export
+    assert ledger.export_to(LangfuseScores()).stop()
+    gc.collect()
+    assert stopped() is None
 
 
 @pytest.mark.lengthy
