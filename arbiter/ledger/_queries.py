@@ -679,9 +679,16 @@ class Queries:
         return sorted(found)
 
     def counts(
-        self, by: str, *, every: Literal["hour", "day"] | None = None, since: int | None = None
+        self,
+        by: str,
+        *,
+        every: Literal["hour", "day"] | None = None,
+        since: int | None = None,
+        named: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Counts of items by node, policy, verdict, status, instruction or evaluator, from the rollups."""
+        """Counts of items by node, policy, verdict, status, instruction or evaluator, from the rollups; with
+        `named` those of one of them.
+        """
         kinds = ("items", "node", "instruction", "status", "verdict", "policy", "evaluator", "outcome")
         if by not in kinds:
             raise ConfigurationError(
@@ -694,6 +701,8 @@ class Queries:
         query.add("kind = ?", by)
         if since is not None:
             query.add("hour >= ?", since // HOUR)
+        if named is not None:
+            query.add("name = ?", named)
         found: dict[tuple[Any, ...], Totals] = {}
         rows = self.rows(
             f"SELECT hour, name, value, n, total, least, most FROM rollups WHERE {query.conditions}",
@@ -722,11 +731,10 @@ class Queries:
         expect_text("evaluator", evaluator)
         merged: dict[Any, dict[str, Totals]] = defaultdict(lambda: defaultdict(Totals))
         evaluator = self.recorded("evaluator", evaluator)
-        for part in self.counts("evaluator", every=every, since=since):
-            if part["name"] == evaluator:
-                of = merged[part.get("at")]
-                for name in ("all", part["value"]) if part["value"] in _SCORED else (part["value"],):
-                    of[name].add(part["count"], part["total"], part["least"], part["most"])
+        for part in self.counts("evaluator", every=every, since=since, named=evaluator):
+            of = merged[part.get("at")]
+            for name in ("all", part["value"]) if part["value"] in _SCORED else (part["value"],):
+                of[name].add(part["count"], part["total"], part["least"], part["most"])
         return [
             {
                 **({} if at is None else {"at": at}),

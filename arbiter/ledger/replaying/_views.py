@@ -79,40 +79,13 @@ def _part_of(missing: Missing, key: Any) -> Missing:
     return Missing(notes, what.replace(" was ", f".{key} was ", 1))
 
 
-for _name in (
-    *(
-        "getitem",
-        "iter",
-        "len",
-        "bool",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "hash",
-        "str",
-        "repr",
-        "contains",
-    ),
-    *(
-        "add",
-        "radd",
-        "sub",
-        "rsub",
-        "mul",
-        "rmul",
-        "truediv",
-        "rtruediv",
-        "floordiv",
-        "rfloordiv",
-        "mod",
-        "rmod",
-    ),
-    *("int", "float", "index", "complex", "round", "abs", "neg", "pos", "or", "ror", "and", "rand", "bytes"),
-    *("call", "setattr", "setitem", "delitem", "format", "enter", "reversed", "fspath", "reduce_ex", "dir"),
-):
+_USES = """
+    getitem iter len bool eq ne lt le gt ge hash str repr contains
+    add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod
+    int float index complex round abs neg pos or ror and rand bytes
+    call setattr setitem delitem format enter reversed fspath reduce_ex dir
+"""
+for _name in _USES.split():
     setattr(Missing, f"__{_name}__", _use)
 
 

@@ -261,7 +261,7 @@ class ThreadVisit:
         self._log = self._recorder.log_of(self._thread_id)
         self._runs: dict[str, Run] = {}
         self.decided: dict[tuple[str, str], Decided] = {}
-        """By task and stage, the decisions about its newest attempt."""
+        """By stage and task, the decisions about its newest attempt."""
 
     def events(self) -> list[tuple[float, int, int, Attempt]]:
         """The begin (0) and the end (1) of each attempt in the order of time, each after its time and the number
