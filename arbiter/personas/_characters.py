@@ -82,6 +82,10 @@ class Persona:
         return _persona(validate(read_document(file, name), PersonaFile))
 
 
+def name_of(agent: Persona | str) -> str:
+    return agent.name if isinstance(agent, Persona) else agent
+
+
 def agents_of(given: Persona | str | Iterable[Persona | str]) -> list[Persona | str]:
     """The agents in a list. Raises `ConfigurationError` unless each is a persona or a name."""
     agents: Any = given

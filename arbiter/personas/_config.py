@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from arbiter._values.parameters import Param, param_in, problem
-from arbiter.errors import ParameterError
+from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.personas._answers import HIGHEST
+
+if TYPE_CHECKING:
+    from arbiter.personas._conversation import Cast
 
 Dimension = Literal["adherence", "consistency", "fluency", "suitability"]
 DIMENSIONS: tuple[Dimension, ...] = ("adherence", "consistency", "fluency", "suitability")
@@ -99,3 +102,44 @@ class GateConfig:
 @cache
 def _hints() -> Mapping[str, Any]:
     return get_type_hints(GateConfig, include_extras=True)
+
+
+def config_for(configs: GateConfig | Mapping[str, GateConfig], cast: Cast, agent: str | None) -> GateConfig:
+    """The settings of an agent: its own by name or id, else those of "*"."""
+    if isinstance(configs, GateConfig):
+        return configs
+    named = {cast.name(known): config for known, config in configs.items()}
+    found = named.get(agent) or named.get("*")
+    return found if found is not None else GateConfig()
+
+
+def checked_configs(
+    configs: GateConfig | Mapping[str, GateConfig], cast: Cast, owner: str
+) -> GateConfig | Mapping[str, GateConfig]:
+    """The given settings. Raises `ConfigurationError` for anything else, for settings of an unknown agent, and
+    for two of one agent."""
+    if not isinstance(configs, GateConfig):
+        given: Any = configs
+        settings: Any = given.items() if issubclass(type(given), Mapping) else [("", given)]
+        for known, config in settings:
+            if not isinstance(known, str) or not isinstance(config, GateConfig):
+                problem = f"expected a GateConfig, or a mapping with one for each agent, got {given!r:.80}."
+                raise ConfigurationError(f"{owner}: config: {problem}")
+        for known in configs:
+            if known != "*" and cast.personas and cast.name(known) not in cast.personas:
+                agents = ", ".join(map(repr, cast.personas))
+                raise ConfigurationError(
+                    f"{owner}: there are settings for {known!r}, which is not an agent. Agents: {agents}."
+                )
+        named: dict[str | None, str] = {}
+        for known in configs:
+            if (other := named.setdefault(cast.name(known), known)) != known:
+                raise ConfigurationError(
+                    f"{owner}: {other!r} and {known!r} are the same agent. Keep one of its settings."
+                )
+    return configs
+
+
+def all_configs(configs: GateConfig | Mapping[str, GateConfig]) -> tuple[GateConfig, ...]:
+    """All settings in a tuple."""
+    return (configs,) if isinstance(configs, GateConfig) else tuple(configs.values())

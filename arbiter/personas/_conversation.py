@@ -29,7 +29,6 @@ from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, HistoryItem
 from arbiter.instructions import Instruction
 from arbiter.personas._characters import Names, Persona, agents_of
-from arbiter.personas._config import GateConfig
 from arbiter.personas._targets import Target
 from arbiter.personas._trajectories import SOMEBODY, Event, LazyEvents, Trajectory, by_role, event_of
 
@@ -326,6 +325,16 @@ def _by_name(agents: Iterable[Persona | str]) -> dict[str, Persona]:
     return found
 
 
+def run_id_of(history: History) -> str:
+    """The id of the run; "" in a history that is no graph's."""
+    return history.run_id if isinstance(history, CausalHistory) else ""
+
+
+def scope_of(history: History) -> str:
+    """The id of the conversation: the thread, or the run without one."""
+    return (history.thread_id or history.run_id) if isinstance(history, CausalHistory) else ""
+
+
 def nobody_known(cast: Cast, so: str, name: str) -> LookupError:
     """The warning of a contract that does nothing, because no node belongs to one of its agents.
 
@@ -566,44 +575,3 @@ def _as_said(one: Any) -> tuple[Any, ...]:
         return None, "text", None, one, ""
     calls = getattr(one, "tool_calls", None)
     return one.id, one.type, one.name, str(one.text), repr(calls) if calls else ""
-
-
-def config_for(configs: GateConfig | Mapping[str, GateConfig], cast: Cast, agent: str | None) -> GateConfig:
-    """The settings of an agent: its own by name or id, else those of "*"."""
-    if isinstance(configs, GateConfig):
-        return configs
-    named = {cast.name(known): config for known, config in configs.items()}
-    found = named.get(agent) or named.get("*")
-    return found if found is not None else GateConfig()
-
-
-def checked_configs(
-    configs: GateConfig | Mapping[str, GateConfig], cast: Cast, owner: str
-) -> GateConfig | Mapping[str, GateConfig]:
-    """The given settings. Raises `ConfigurationError` for anything else, for settings of an unknown agent, and
-    for two of one agent."""
-    if not isinstance(configs, GateConfig):
-        given: Any = configs
-        settings: Any = given.items() if issubclass(type(given), Mapping) else [("", given)]
-        for known, config in settings:
-            if not isinstance(known, str) or not isinstance(config, GateConfig):
-                problem = f"expected a GateConfig, or a mapping with one for each agent, got {given!r:.80}."
-                raise ConfigurationError(f"{owner}: config: {problem}")
-        for known in configs:
-            if known != "*" and cast.personas and cast.name(known) not in cast.personas:
-                agents = ", ".join(map(repr, cast.personas))
-                raise ConfigurationError(
-                    f"{owner}: there are settings for {known!r}, which is not an agent. Agents: {agents}."
-                )
-        named: dict[str | None, str] = {}
-        for known in configs:
-            if (other := named.setdefault(cast.name(known), known)) != known:
-                raise ConfigurationError(
-                    f"{owner}: {other!r} and {known!r} are the same agent. Keep one of its settings."
-                )
-    return configs
-
-
-def all_configs(configs: GateConfig | Mapping[str, GateConfig]) -> tuple[GateConfig, ...]:
-    """All settings in a tuple."""
-    return (configs,) if isinstance(configs, GateConfig) else tuple(configs.values())

@@ -60,10 +60,12 @@ def draft_of(cast: Cast, history: History, output: Mapping[str, Any], known: str
     stands = standing(given, new)
     before = cast.trajectory(stands, agent, cast.writers(history))
     said_text = "\n".join(filter(None, (_text(cast, one) for one in said)))
-    called = [call for one in said if isinstance(one, AIMessage) for call in one.tool_calls]
-    calls = tuple((str(call["id"]), text) for call in called if (text := cast.speech(call)) is not None)
-    names = (call["name"] for call in called if cast.speech(call) is None)
-    unread = tuple(name for name in names if name in cast.speaking_tools)
+    called = [
+        (call, cast.speech(call)) for one in said if isinstance(one, AIMessage) for call in one.tool_calls
+    ]
+    calls = tuple((str(call["id"]), text) for call, text in called if text is not None)
+    silent = (call["name"] for call, text in called if text is None)
+    unread = tuple(name for name in silent if name in cast.speaking_tools)
     acts = any(_acts(cast, one) for one in said)
     return Draft(agent, said_text, before, acts, calls, unread, replaces=stands is not given)
 

@@ -228,12 +228,6 @@ class PropositionEngine:
         ready = self._prepare(mode, proposition, target, context, variables)
         if isinstance(ready, JudgeResult):
             return ready
-        return (yield from self._voted(mode, ready, context, evidence))
-
-    def _voted(
-        self, mode: Literal["score", "check"], ready: _Ready, context: str, evidence: str
-    ) -> Steps[JudgeResult]:
-        """The question asked as often as there are votes."""
         votes = yield from together(
             [self._individually(mode, ready, context, evidence, vote) for vote in range(self.votes)]
         )

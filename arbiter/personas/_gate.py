@@ -29,6 +29,7 @@ from arbiter._constitution.documents import pack_folder
 from arbiter._contracts import TargetInstructions, TargetNodes
 from arbiter._threads.deadlines import Turns, awaited_in_turn, in_turn, start, within
 from arbiter._threads.forks import new_lock
+from arbiter._values.once import Once
 from arbiter._values.parameters import Param, check_parameters
 from arbiter._values.recent import Recent
 from arbiter.advice import CorrectionGate
@@ -50,14 +51,20 @@ from arbiter.models import (
 from arbiter.personas._answers import HIGHEST
 from arbiter.personas._asking import Steps, adrive, aoutcome, drive, outcome
 from arbiter.personas._characters import Persona
-from arbiter.personas._config import DIMENSIONS, Dimension, GateConfig
+from arbiter.personas._config import (
+    DIMENSIONS,
+    Dimension,
+    GateConfig,
+    all_configs,
+    checked_configs,
+    config_for,
+)
 from arbiter.personas._conversation import (
     SPEAKING_TOOLS,
     AgentOf,
     Cast,
-    all_configs,
-    checked_configs,
-    config_for,
+    run_id_of,
+    scope_of,
 )
 from arbiter.personas._drafts import (
     Draft,
@@ -225,7 +232,7 @@ class PersonaGate(CorrectionGate):
         self._spoken = Recent[tuple[str, str, str], str | None](_OPEN)
         """The judged calls by which agents speak, by thread, id and text, with the texts that replace theirs.
         The text is part of the key, because some models give each call the same id."""
-        self._told: set[str] = set()
+        self._told = Once()
         self._late: list[Future[Judgements]] = []
         self._decided = Recent[str, None](_OPEN)
         self._open = Recent[tuple[str, str], _Open](_OPEN)
@@ -375,10 +382,7 @@ class PersonaGate(CorrectionGate):
                 f"nothing is judged in node {item.node!r}, because its state has no {self.cast.key!r}. Keys: {keys}. "
                 "Pass the gate the one that has the messages as key="
             )
-        if problem in self._told:
-            return ""
-        self._told.add(problem)
-        return problem
+        return problem if problem and self._told.is_new(problem) else ""
 
     def _reviewing_input(self, history: History, item: HistoryItem) -> _Reviewing[Correction]:
         """Judge the text that tools are about to send. The calling agent cannot write it again here."""
@@ -578,8 +582,7 @@ class PersonaGate(CorrectionGate):
 
     def tell(self, about: str, problem: str) -> None:
         """Log a warning, once for each subject."""
-        if about not in self._told:
-            self._told.add(about)
+        if self._told.is_new(about):
             _log.warning("gate %r: %s (This is reported once.)", self.name, problem)
 
 
@@ -802,9 +805,8 @@ def _propositions(
 
 
 def _call_key(history: History, id: Any, said: str) -> tuple[str, str, str]:
-    run = (history.thread_id or history.run_id) if isinstance(history, CausalHistory) else ""
-    return run, str(id), said
+    return scope_of(history), str(id), said
 
 
 def _key(history: History, item: HistoryItem) -> tuple[str, str]:
-    return (history.run_id if isinstance(history, CausalHistory) else "", item.id)
+    return run_id_of(history), item.id

@@ -23,6 +23,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,8 +41,8 @@ from arbiter.instructions import Instruction
 from arbiter.models import NO_TOKENS, ChatModel, Judge, total_usage
 from arbiter.personas._answers import HIGHEST
 from arbiter.personas._asking import Steps, adrive, aoutcome, drive, outcome
-from arbiter.personas._characters import Persona, agents_of
-from arbiter.personas._conversation import AgentOf, Cast, Messages, Writers, nobody_known
+from arbiter.personas._characters import Persona, agents_of, name_of
+from arbiter.personas._conversation import AgentOf, Cast, Messages, Writers, nobody_known, run_id_of, scope_of
 from arbiter.personas._engine import JudgeResult, PropositionEngine
 from arbiter.personas._intervened import Intervened
 from arbiter.personas._propositions import Proposition, variables_in
@@ -63,6 +64,8 @@ HEADING = "A thought comes to your mind. Nobody else knows of it, and you do not
 _KEPT = 10_000
 """The conversations whose nudges are kept, and the evaluations in a log."""
 _PURSE = "intervention"
+OF_BATCH = ("target_instructions", "target_nodes", "round_of")
+"""The settings of the interventions of a batch that are the batch's own."""
 _BEAT = 0.05
 """Seconds between two checks of a waiting thread whether the event loop still runs."""
 T = TypeVar("T")
@@ -135,7 +138,6 @@ class _Interventions(Advisor):
         self._rounds: OrderedDict[Any, _Round] = OrderedDict()
         self._waiting: OrderedDict[str, dict[str, dict[int, str]]] = OrderedDict()
         """The nudges that no turn has had yet, by conversation, agent and place of the intervention."""
-        self._warned = False
         self._told = Once()
         self._turns: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
         """The nudges of an agent's newest turn; later calls in that turn get them again."""
@@ -172,13 +174,8 @@ class _Interventions(Advisor):
         if not mine:
             turn.wait()
         else:
-            try:
+            with self._performing(turn, key):
                 drive(self._evaluating(history, item), _answer)
-            except BaseException:
-                self._forget_round(key)
-                raise
-            finally:
-                turn.done.set()
         return self._take(history, item)
 
     async def aadvise(self, history: History, state: Mapping[str, Any]) -> str | None:
@@ -213,13 +210,8 @@ class _Interventions(Advisor):
         if not mine:
             turn.wait()
         else:
-            try:
+            with self._performing(turn, key):
                 drive(self._evaluating_step(turn, conversation, thread_id, step), _answer)
-            except BaseException:
-                self._forget_round(key)
-                raise
-            finally:
-                turn.done.set()
         return turn.nudges or {}
 
     async def aevaluate(
@@ -230,13 +222,8 @@ class _Interventions(Advisor):
         if not mine:
             await turn.await_done()
         else:
-            try:
+            with self._performing(turn, key):
                 await adrive(self._evaluating_step(turn, conversation, thread_id, step), _aanswer)
-            except BaseException:
-                self._forget_round(key)
-                raise
-            finally:
-                turn.done.set()
         return turn.nudges or {}
 
     def _step(self, thread_id: str, step: Hashable) -> tuple[_Round, Any, bool]:
@@ -263,10 +250,8 @@ class _Interventions(Advisor):
     def _enter(self, history: History, item: HistoryItem) -> tuple[_Round, Any, bool]:
         """The round of a node run, its key, and True if the node run is the first of it."""
         agent = self.cast.acting(item)
-        where = (_run_of(history), item.namespace, item.step)
-        key: Any = (_scope_of(history), None)
-        if self.round_of is not None:
-            key = (_scope_of(history), self.round_of(item))
+        where = (run_id_of(history), item.namespace, item.step)
+        key: Any = (scope_of(history), None if self.round_of is None else self.round_of(item))
         goes_on = self._goes_on(history, agent)
         with self._lock:
             known = self._rounds.get(key)
@@ -291,6 +276,17 @@ class _Interventions(Advisor):
     def _goes_on(self, history: History, agent: str | None) -> bool:
         return agent is not None and self.cast.goes_on(history, agent)
 
+    @contextmanager
+    def _performing(self, turn: _Round, key: Any) -> Generator[None]:
+        """Evaluate a round, for which others may wait."""
+        try:
+            yield
+        except BaseException:
+            self._forget_round(key)
+            raise
+        finally:
+            turn.done.set()
+
     def _forget_round(self, key: Any) -> None:
         """Forget a round whose evaluation failed, so that it is evaluated again when the run goes on."""
         with self._lock:
@@ -302,8 +298,7 @@ class _Interventions(Advisor):
             return True
         if self.cast.acting(item) is not None:
             return True
-        if not self._warned and not self.cast.is_known:
-            self._warned = True
+        if not self.cast.is_known and self._told.is_new("nobody known"):
             raise nobody_known(self.cast, "it is never evaluated", self.name)
         return False
 
@@ -315,11 +310,11 @@ class _Interventions(Advisor):
             "agent": self.cast.acting(item),
             "item_id": item.id,
             "step": item.step,
-            "run_id": _run_of(history),
+            "run_id": run_id_of(history),
             "thread_id": history.thread_id if isinstance(history, CausalHistory) else None,
         }
         talk = self.cast.given(history), self.cast.writers(history)
-        return (yield from self._evaluating_over(talk, _scope_of(history), about))
+        return (yield from self._evaluating_over(talk, scope_of(history), about))
 
     def _evaluating_over(
         self, talk: tuple[Messages, Writers | None], run: str, about: Mapping[str, Any]
@@ -407,7 +402,7 @@ class _Interventions(Advisor):
         agent = self.cast.acting(item)
         if agent is None:
             return None
-        run = _scope_of(history)
+        run = scope_of(history)
         goes_on = self._goes_on(history, agent)
         with self._lock:
             if (given := self._given.get((run, item.id))) is not None:
@@ -524,7 +519,7 @@ class Intervention(_Interventions):
             instructions=self.target_instructions,
         )
         self.messages_key = key
-        self.agents = [one.name if isinstance(one, Persona) else one for one in given]
+        self.agents = [name_of(one) for one in given]
         self.engine: PropositionEngine | None = None
         if isinstance(judge, PropositionEngine):
             self.engine = copy(judge)  # it may be a scorer's, too
@@ -747,17 +742,9 @@ class InterventionBatch(_Interventions):
         cls, agents: Persona | str | Iterable[Persona | str], *, name: str = "intervention", **settings: Any
     ) -> InterventionBatch:
         """One intervention for each agent; `settings` are those of `Intervention`."""
-        known = agents_of(agents)
-        targets = {
-            key: settings.pop(key)
-            for key in ("target_instructions", "target_nodes", "round_of")
-            if key in settings
-        }
+        targets = {key: settings.pop(key) for key in OF_BATCH if key in settings}
         each = [
-            Intervention(
-                agent, name=f"{name}:{agent.name if isinstance(agent, Persona) else agent}", **settings
-            )
-            for agent in known
+            Intervention(agent, name=f"{name}:{name_of(agent)}", **settings) for agent in agents_of(agents)
         ]
         return cls(each, name=name, **targets)
 
@@ -825,12 +812,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 def _thought(agent: str, nudge: str) -> Event:
     return Event.action(agent, nudge, "THINK")
-
-
-def _run_of(history: History) -> str:
-    return history.run_id if isinstance(history, CausalHistory) else ""
-
-
-def _scope_of(history: History) -> str:
-    """The id of the conversation: the thread, or the run without one."""
-    return (history.thread_id or history.run_id) if isinstance(history, CausalHistory) else ""

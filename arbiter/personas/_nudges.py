@@ -11,11 +11,11 @@ from arbiter._contracts import Contract
 from arbiter._values.states import is_whole
 from arbiter.errors import ConfigurationError
 from arbiter.models import ChatModel, Judge
-from arbiter.personas._characters import Persona, agents_of
-from arbiter.personas._config import GateConfig
-from arbiter.personas._conversation import Cast, checked_configs, config_for
+from arbiter.personas._characters import Persona, agents_of, name_of
+from arbiter.personas._config import GateConfig, checked_configs, config_for
+from arbiter.personas._conversation import Cast
 from arbiter.personas._engine import PropositionEngine
-from arbiter.personas._interventions import Condition, Effect, Intervention, InterventionBatch
+from arbiter.personas._interventions import OF_BATCH, Condition, Effect, Intervention, InterventionBatch
 from arbiter.personas._propositions import Proposition
 from arbiter.personas._scorers import weighted_mean
 from arbiter.personas._targets import Target
@@ -84,10 +84,10 @@ def anti_convergence(
     config = _checked(config, cast, name)
     thresholds: dict[float, list[Persona | str]] = {}
     for agent in known:
-        limits = _limits(config, cast, agent.name if isinstance(agent, Persona) else agent)
+        limits = _limits(config, cast, name_of(agent))
         if limits is None or limits.anti_convergence_enabled:
             thresholds.setdefault((limits or GateConfig()).convergence_threshold, []).append(agent)
-    targets = {key: settings.pop(key) for key in _OF_BATCH if key in settings}
+    targets = {key: settings.pop(key) for key in OF_BATCH if key in settings}
     made: dict[str, Any] = {"first_n": 5, "last_n": 15, **settings}
     effect = _nudging(cast, nudges, "devils_advocate", name)
     each = [
@@ -126,7 +126,7 @@ def variety(
             f"{name!r}: stale_after: expected a whole number from 1, got {stale_after!r:.80}."
         )
     known = agents_of(agents)
-    targets = {key: settings.pop(key) for key in _OF_BATCH if key in settings}
+    targets = {key: settings.pop(key) for key in OF_BATCH if key in settings}
     cast = _cast_of(known, settings, targets)
     config = _checked(config, cast, name)
     # In a round everybody speaks, and perhaps a host. More than `stale_after` messages of an agent take one more.
@@ -136,7 +136,7 @@ def variety(
     effect = _nudging(cast, nudges, "new_ideas", name)
     each: list[Intervention] = []
     for agent in known:
-        called = agent.name if isinstance(agent, Persona) else agent
+        called = name_of(agent)
         limits = _limits(config, cast, called)
         if limits is None or limits.variety_intervention_enabled:
             one = Intervention(agent, judge=judge, name=f"{name}:{called}", persist=persist, **made)
@@ -150,9 +150,6 @@ def _limits(
     config: GateConfig | Mapping[str, GateConfig] | None, cast: Cast, agent: str
 ) -> GateConfig | None:
     return None if config is None else config_for(config, cast, agent)
-
-
-_OF_BATCH = ("target_instructions", "target_nodes", "round_of")
 
 
 def _cast_of(

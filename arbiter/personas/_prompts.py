@@ -79,7 +79,7 @@ def judging(
     if purpose == "check":
         system.append(_CHECK)
     system += [RUBRIC, PRINCIPLES, *map(_persona, personas)]
-    parts = [_claims(claims) if purpose == "batch" else _claim(claims[0])]
+    parts = _claims(claims) if purpose == "batch" else [_claim("The claim:", claims[0])]
     parts += [f"The {title}:\n{quote(text)}" for title, text in (blocks or {}).items()]
     if before:
         parts.append(
@@ -119,19 +119,13 @@ def _persona(persona: tuple[str, str]) -> str:
     return f"The persona of {visible(name)}:\n{quote(text)}"
 
 
-def _claim(claim: Claim) -> str:
-    return "\n".join(["The claim:", quote(claim.text), *([_HARD] if claim.hard else [])])
+def _claim(title: str, claim: Claim) -> str:
+    return "\n".join([title, quote(claim.text), *([_HARD] if claim.hard else [])])
 
 
-def _claims(claims: Sequence[Claim]) -> str:
-    parts = [f"There are {len(claims)} claims."]
-    for claim in claims:
-        parts.append(
-            "\n".join(
-                [f"The claim with the id {claim.id}:", quote(claim.text), *([_HARD] if claim.hard else [])]
-            )
-        )
-    return "\n\n".join(parts)
+def _claims(claims: Sequence[Claim]) -> list[str]:
+    each = (_claim(f"The claim with the id {claim.id}:", claim) for claim in claims)
+    return [f"There are {len(claims)} claims.", *each]
 
 
 def counting_ideas(text: str, *, of_report: bool) -> tuple[BaseMessage, ...]:

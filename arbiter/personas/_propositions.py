@@ -30,6 +30,7 @@ from arbiter._constitution.documents import (
 )
 from arbiter._values.states import is_number, is_whole
 from arbiter.errors import ConfigurationError, PackError, PackMistake, nearest
+from arbiter.personas._characters import SHIPPED
 from arbiter.personas._targets import Target
 
 Precondition = Callable[[Target, str, Mapping[str, str]], bool]
@@ -38,7 +39,6 @@ Precondition = Callable[[Target, str, Mapping[str, str]], bool]
 Variables = Mapping[str, str | float]
 """Values for the variables of a claim: texts, or numbers and bools, which are inserted by `str`."""
 DEFAULT = "_default"
-SHIPPED = "arbiter:"
 DEFAULT_WINDOWS: Mapping[str, tuple[int, int]] = {"evaluation": (10, 100), "action": (5, 10)}
 """`first_n` and `last_n` if neither the proposition nor its file sets one: "evaluation" for finished conversations,
 "action" for drafts."""

@@ -11,13 +11,10 @@ from arbiter.history._items import History
 from arbiter.instructions import Instruction
 from arbiter.models import quote
 from arbiter.personas._characters import Persona
-from arbiter.personas._config import GateConfig
+from arbiter.personas._config import GateConfig, all_configs, checked_configs, config_for
 from arbiter.personas._conversation import (
     AgentOf,
     Cast,
-    all_configs,
-    checked_configs,
-    config_for,
     nobody_known,
 )
 from arbiter.personas._texts import as_written, ngrams, repetition, tokens

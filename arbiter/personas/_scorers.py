@@ -22,6 +22,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 from langchain_core.messages import BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 
+from arbiter._values.states import is_whole
 from arbiter._values.versions import Version, hash_of
 from arbiter.errors import ConfigurationError, Unscored
 from arbiter.models import NO_TOKENS, ChatModel, Judge, JudgeRequest, total_usage, visible
@@ -568,8 +569,7 @@ def _sampled(size: int, most: int, seed: int) -> list[int]:
 
 
 def _at_least_one(parameter: str, value: int) -> int:
-    given: Any = value
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+    if not is_whole(value, least=1):
         raise ConfigurationError(f"{parameter}: expected a whole number from 1, got {value!r}.")
     return value
 
