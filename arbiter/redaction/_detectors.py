@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -49,7 +49,7 @@ _BY_NAME: dict[str, Callable[[str, str, int], Iterator[Range]]] = {
     "phones": lambda text, folded, digits: _all(_PHONE, text) if digits >= 7 else iter(()),
 }
 _ESCAPED = ("\\n", "\\r", "\\t", "\\b", "\\f")
-MOST = 64
+_MOST = 64
 """Findings of a detector in one text; from the last one on, all of the text counts as one."""
 DETECTORS: Final = tuple(_BY_NAME)
 """The names of all detectors."""
@@ -66,11 +66,16 @@ def found_in(text: str, detect: Collection[str]) -> list[Found]:
     for reading in _readings(text):
         folded, digits = _folded(reading), digits_in(reading)
         for name in detect:
-            ranges = list(islice(_BY_NAME[name](reading, folded, digits), MOST))
-            if len(ranges) == MOST:
-                ranges[-1] = (ranges[-1][0], len(text))
-            found.update(Found(start, end, name) for start, end in ranges if end > start)
+            found.update(first_of(name, _BY_NAME[name](reading, folded, digits), text))
     return sorted(found, key=lambda one: (one.start, -one.end, one.detector))
+
+
+def first_of(detector: str, ranges: Iterable[Range], text: str) -> Iterator[Found]:
+    """The findings of a detector in these ranges, as many as count."""
+    first = list(islice(ranges, _MOST))
+    if len(first) == _MOST:
+        first[-1] = (first[-1][0], len(text))
+    return (Found(start, end, detector) for start, end in first if end > start)
 
 
 def _readings(text: str) -> Collection[str]:

@@ -91,8 +91,8 @@ _LENGTHS = {
 _AS_DIGITS = {char: str(int(char, 36)) for char in string.digits + string.ascii_letters}
 
 
-_KINDS = bytes(b"0"[0] if chr(c).isdigit() else b"a"[0] if chr(c).isalpha() else b"."[0] for c in range(128))
-_BY_KIND = _KINDS + b"." * 128
+_BYTES = [bytes([number]) for number in range(256)]
+_BY_KIND = b"".join(b"0" if each.isdigit() else b"a" if each.isalpha() else b"." for each in _BYTES)
 """Of each byte, `0` for a digit, `a` for a letter, and `.` for any other."""
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from itertools import islice
 from typing import Any
 
-from arbiter.redaction._detectors import MOST, Found
+from arbiter.redaction._detectors import Found, first_of
 
 
 class PatternError(ValueError):
@@ -35,10 +34,7 @@ class Patterns:
         """The findings of the expressions, one expression after the other."""
         found: list[Found] = []
         for name, pattern in self._patterns:
-            ranges = [match.span() for match in islice(pattern.finditer(text), MOST)]
-            if len(ranges) == MOST:
-                ranges[-1] = (ranges[-1][0], len(text))
-            found += [Found(start, end, name) for start, end in ranges if end > start]
+            found += first_of(name, (match.span() for match in pattern.finditer(text)), text)
         return found
 
 

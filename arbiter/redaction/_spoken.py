@@ -322,16 +322,16 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
     if kind == "words":
         told = _WORDS.match(text, end)
         return None if told is None else told.span("words")
-    head = _HEAD.match(text, end)
-    linked, start = (bool(head["link"]), head.end()) if head is not None else (False, end)
-    colon = linked
-    if head is not None and (head["link"] or "").startswith("=") and not text[start - 1].isspace():
+    link, start = "", end
+    if (head := _HEAD.match(text, end)) is not None:
+        link, start = head["link"] or "", head.end()
+    linked = colon = link != ""
+    if link.startswith("=") and not text[start - 1].isspace() and start < len(text):
         # An assignment: whatever follows is the value.
-        value = _quoted(text, start) if start < len(text) else None
-        assigned = None if value else _PIECE.match(text, start)
-        if value or assigned:
-            is_none = assigned is None or _NO_VALUE.match(assigned[0])
-            return value or (None if is_none or assigned is None else _range(assigned))
+        if (value := _quoted(text, start)) is not None:
+            return value
+        if (assigned := _PIECE.match(text, start)) is not None:
+            return None if _NO_VALUE.match(assigned[0]) else _range(assigned)
     guessed: Range | None = None
     fillers, turned, peek = 0, False, False
     for piece in islice(_PIECE.finditer(text, start, start + _REACH), _MOST_PIECES):
@@ -356,7 +356,7 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
         elif kind == "number":
             if number := _NUMBER.match(text, piece.start() + len(word) - len(word.lstrip(_AROUND))):
                 return number.span()
-            if linked and _looks_secret(word, core, next_to=False):
+            if linked and _looks_secret(core, next_to=False):
                 return _range(piece)
             if linked or word[-1] in ".!?":
                 return None
@@ -375,7 +375,7 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
             else:
                 return None
         else:
-            if _looks_secret(word, core, next_to=fillers == 0):
+            if _looks_secret(core, next_to=fillers == 0):
                 guessed = guessed or _range(piece)
             if word[-1] in ".!?" or fillers == _MOST_FILLERS:
                 break
@@ -389,7 +389,7 @@ def _paired(text: str, end: int) -> Range | None:
     if pair is None or pair["name"].strip(_AROUND).lower() in _NO_NAMES:
         return None
     told = pair["told"].rstrip(_AROUND)
-    if _NO_PASSWORD.match(told) or not _looks_secret(told, told.lower(), next_to=False):
+    if _NO_PASSWORD.match(told) or not _looks_secret(told.lower(), next_to=False):
         return None
     return pair.span("told")
 
@@ -418,7 +418,7 @@ def _is_told(text: str, piece: re.Match[str], kind: Kind, colon: bool) -> bool:
     return ends or bool(_DIGIT.search(word)) or colon
 
 
-def _looks_secret(word: str, core: str, *, next_to: bool) -> bool:
+def _looks_secret(core: str, *, next_to: bool) -> bool:
     """True if a word looks like a secret without "is" before it: digits and letters, or digits beside the
     name."""
     if len(core) < 4 or not _DIGIT.search(core) or _ADDRESS.fullmatch(core):
@@ -468,10 +468,7 @@ def _before(text: str, start: int, kind: Kind) -> Range | None:
         if words[place] != "as" and not owned:
             return None
         place -= 2 if place > 1 and words[place - 1] in _PRONOUNS else 1
-        told, word = pieces[place], words[place]
-        if _looks_secret(told[0], word, next_to=True):
-            return _range(told)
-        return None
+        return _range(pieces[place]) if _looks_secret(words[place], next_to=True) else None
     return None
 
 

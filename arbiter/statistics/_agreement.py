@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain, product
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from arbiter.errors import ParameterError
 from arbiter.statistics._numbers import in_units, is_finite, listed, one_of
@@ -58,10 +58,7 @@ def krippendorff_alpha(
     one_of("krippendorff_alpha", "level", level, Level)
     given: list[tuple[Any, ...]] = []
     for place, unit in enumerate(listed("krippendorff_alpha", "units", units, "lists")):
-        known = type(unit) is tuple or type(unit) is list
-        own: Any = (
-            cast(Any, unit) if known else listed("krippendorff_alpha", f"units[{place}]", unit, "labels")
-        )
+        own = listed("krippendorff_alpha", f"units[{place}]", unit, "labels")
         given.append(tuple([label for label in own if label is not None]))
     given = [unit for unit in given if len(unit) > 1]
     if level != "nominal":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -20,11 +19,6 @@ class CorrectedRate:
     interval: Interval
 
 
-@lru_cache(maxsize=64)
-def _z(confidence: float) -> float:
-    return NormalDist().inv_cdf((1 + confidence) / 2)
-
-
 def wilson(successes: float, n: int, *, confidence: float = 0.95) -> Interval:
     """Wilson's score interval of a share.
 
@@ -35,7 +29,8 @@ def wilson(successes: float, n: int, *, confidence: float = 0.95) -> Interval:
     """
     n = count("wilson", "n", n, least=1)
     k = number("wilson", "successes", successes, at_least=0, at_most=n)
-    z = _z(number("wilson", "confidence", confidence, above=0, below=1))
+    confidence = number("wilson", "confidence", confidence, above=0, below=1)
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
     centre = (k + z * z / 2) / (n + z * z)
     half = z * math.sqrt(k * (n - k) / n + z * z / 4) / (n + z * z)
     return Interval(max(0.0, centre - half) if k else 0.0, min(1.0, centre + half) if k < n else 1.0)

@@ -123,7 +123,7 @@ def _attempt(row: Row) -> Attempt:
     )
 
 
-_CHECK: dict[str, Any] = {"score": None, "threshold": 0.0, "status": "judged", "reasoning": ""}
+_CHECK: Row = {"score": None, "threshold": 0.0, "status": "judged", "reasoning": "", "recommended": ()}
 """What the rows of other programs may lack."""
 
 
@@ -131,7 +131,7 @@ def _checks_of(stored: Mapping[str, Row] | None) -> dict[str, DimensionCheck]:
     known = {field.name for field in fields(DimensionCheck)}
     return {
         name: DimensionCheck.from_dict(
-            {"recommended": [], **_CHECK, **{key: value for key, value in check.items() if key in known}}
+            {**_CHECK, **{key: value for key, value in check.items() if key in known}}
         )
         for name, check in (stored or {}).items()
     }

@@ -165,8 +165,7 @@ class SqlRepository(EvaluationRepository):
 
     def _known_agent(self, connection: Connection, id: str) -> None:
         """Raise `StoreError` if there is no such agent."""
-        known = list(connection.execute(select(Agent.id).where(Agent.id == id)).scalars())
-        if not known:
+        if connection.execute(select(Agent.id).where(Agent.id == id)).first() is None:
             others = list(connection.execute(select(Agent.id).order_by(Agent.id).limit(1_000)).scalars())
             listed = f" Agents: {', '.join(others[:10])}." if others else ""
             raise StoreError(
