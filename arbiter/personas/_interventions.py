@@ -410,7 +410,6 @@ class _Interventions(Advisor):
             begun = self._turns.get((run, agent), []) if goes_on else []
             text = self._given[run, item.id] = self._text_for(run, agent, begun)
             _shorten(self._given)
-            _shorten(self._turns)
         return text or None
 
     def _text_for(self, run: str, agent: str, begun: Sequence[str]) -> str:
@@ -421,6 +420,7 @@ class _Interventions(Advisor):
         if not waiting:
             self._waiting.pop(run, None)
         self._turns[run, agent] = nudges
+        _shorten(self._turns)
         if run in self._kept:
             self._kept.move_to_end(run)
         kept = self._kept.get(run, {}).get(agent, ())

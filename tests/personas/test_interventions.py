@@ -7,6 +7,7 @@ import asyncio
 import copy
 import pickle
 import threading
+import tracemalloc
 from itertools import pairwise
 from typing import Any, cast
 
@@ -1209,6 +1210,23 @@ def test_nudges_of_ten_thousand_conversations_are_kept(caplog: pytest.LogCapture
     assert one.evaluate(SAID, step=3, thread_id="0") == {"Jim": f"{HEADING}\n\nSing."}
     assert one.evaluate(SAID, step=2, thread_id="1") == {}
     assert one.evaluate(SAID, step=2, thread_id="2") == {"Jim": f"{HEADING}\n\nSing."}
+
+
+def test_conversations_that_are_let_go_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arbiter.personas._interventions._KEPT", 10)
+    one = Intervention(JIM).set_functional_precondition(bool).set_effect("Sing.")
+
+    def used_after(first: int, last: int) -> int:
+        for number in range(first, last):
+            one.evaluate([], step=1, thread_id=str(number))
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = used_after(0, 1_000)
+        assert used_after(1_000, 2_000) - before < 50_000  # an entry for each takes 300,000 bytes
+    finally:
+        tracemalloc.stop()
 
 
 @MODES
