@@ -10,15 +10,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from arbiter._values.states import ROOT, overwriting, overwriting_with
 from arbiter.history._items import History
-from arbiter.personas._conversation import (
-    Cast,
-    is_single,
-    messages_at,
-    messages_in,
-    new_of,
-    part_at,
-    standing,
-)
+from arbiter.personas._conversation import Cast
+from arbiter.personas._messages import is_single, messages_at, messages_in, new_of, part_at, standing
 from arbiter.personas._texts import jaccard, tokens
 from arbiter.personas._trajectories import Trajectory
 

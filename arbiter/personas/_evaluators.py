@@ -14,7 +14,8 @@ from arbiter.history._items import History
 from arbiter.models import ChatModel, Judge, judge_of, visible
 from arbiter.personas._answers import HIGHEST
 from arbiter.personas._characters import Persona
-from arbiter.personas._conversation import Cast, messages_at, new_of
+from arbiter.personas._conversation import Cast
+from arbiter.personas._messages import messages_at, new_of
 from arbiter.personas._propositions import DEFAULT_WINDOWS, PropositionSet, file_of, load_propositions
 from arbiter.personas._scorers import (
     RECENT,

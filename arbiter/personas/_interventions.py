@@ -42,9 +42,10 @@ from arbiter.models import NO_TOKENS, ChatModel, Judge, total_usage
 from arbiter.personas._answers import HIGHEST
 from arbiter.personas._asking import Steps, adrive, aoutcome, drive, outcome
 from arbiter.personas._characters import Persona, agents_of, name_of
-from arbiter.personas._conversation import AgentOf, Cast, Messages, Writers, nobody_known, run_id_of, scope_of
+from arbiter.personas._conversation import AgentOf, Cast, Writers, nobody_known, run_id_of, scope_of
 from arbiter.personas._engine import JudgeResult, PropositionEngine
 from arbiter.personas._intervened import Intervened
+from arbiter.personas._messages import Messages
 from arbiter.personas._propositions import Proposition, variables_in
 from arbiter.personas._repositories import (
     InterventionRepository,
