@@ -57,7 +57,9 @@ _BYTES_A_VALUE = 72
 _LARGEST = 2**53 - 1
 _CONSTANTS = frozenset({bool, type(None)})
 _class_of: Any = type
-_MESSAGE_FIELDS = ("content", "id", "name", "tool_calls", "tool_call_id", "status", "additional_kwargs")
+_MESSAGE_FIELDS = (
+    "content", "id", "name", "tool_calls", "invalid_tool_calls", "tool_call_id", "status", "additional_kwargs"
+)  # fmt: skip
 
 
 class Capture:
@@ -233,16 +235,18 @@ class Capture:
 
     def _message(self, message: BaseMessage, depth: int) -> dict[str, Any]:
         parts: dict[str, Any] = {"type": message.type}
+        own = vars(message)  # to ask a message for a field that its class lacks takes longer than all others
         for name in _MESSAGE_FIELDS:
-            found: Any = getattr(message, name, None)
+            found: Any = own.get(name)
             if found or name == "content":
                 parts[name] = self.value(found, depth + 1)
-        usage: Any = getattr(message, "usage_metadata", None)
-        if usage:
+        if usage := own.get("usage_metadata"):
             parts["usage_metadata"] = self.value(dict(usage), depth + 1)
-            told: Any = message.response_metadata
-            if model := told.get("model_name") or told.get("model"):
-                parts["response_metadata"] = {"model_name": self.value(model, depth + 1)}
+        if told := own.get("response_metadata"):
+            names = {"model_name": told.get("model_name") or told.get("model")}
+            names["model_provider"] = told.get("model_provider")
+            if known := {name: self.value(named, depth + 1) for name, named in names.items() if named}:
+                parts["response_metadata"] = known
         return {"$message": parts}
 
     def _other(self, value: Any, depth: int) -> Any:

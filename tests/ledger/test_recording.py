@@ -51,6 +51,7 @@ from arbiter.ledger.replaying._views import Notes, has_marks, state_of
 from arbiter.routers import EscalationRouter
 from tests.ledger.ledger_support import conf, payments, recorded, sql
 from tests.processes import python
+from tests.scripted import usage
 from tests.support import MODES, Chat, Check, Hold, Judge, Spy, State, chain, examples, run, until
 
 READ = """
@@ -85,10 +86,13 @@ def test_items_of_a_stored_history_equal_those_in_memory(tmp_path: Path) -> None
 
     def reply(state: Any) -> Any:
         call = {"name": "look", "args": {"of": 1}, "id": "c1", "type": "tool_call"}
+        by = {"model_name": "m", "model_provider": "p"}
         return {
             "messages": [
                 AIMessage("hm", tool_calls=[call], id="a"),
                 ToolMessage("42", tool_call_id="c1", id="b"),
+                AIMessage("42", id="c", usage_metadata=usage(1, 2), response_metadata=by),
+                AIMessage("43", id="d", response_metadata={"model_name": "m"}),
             ]
         }
 
@@ -777,6 +781,7 @@ QUEUED = """
 import os, signal, sys, threading
 from arbiter import ArbiterOS
 from arbiter.ledger import Ledger
+from tests.scripted import usage
 from tests.support import Spy, chain
 arbiter_os = ArbiterOS(ledger=Ledger(sys.argv[1], flush_every=60))
 app = arbiter_os.govern(chain(Spy("a")))
@@ -817,6 +822,7 @@ KILLED = """
 import itertools, os, signal, sys, threading
 from arbiter import ArbiterOS
 from arbiter.ledger import Ledger
+from tests.scripted import usage
 from tests.support import Spy, chain
 ledger = Ledger(sys.argv[1])
 app = ArbiterOS(ledger=ledger).govern(chain(Spy("a")))

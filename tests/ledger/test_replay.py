@@ -272,6 +272,21 @@ def test_a_member_of_an_enum_is_what_a_rule_saw(tmp_path: Path, ledger: Ledger) 
     assert dict(item.input_state) == {"colour": "red", "size": 1, "others": ["blue"]}
 
 
+def test_a_call_that_the_model_wrote_wrongly_is_what_a_rule_saw(tmp_path: Path, ledger: Ledger) -> None:
+    """Its arguments are no JSON; the tool is forbidden all the same."""
+    call: Any = {"name": "rm", "args": "{", "id": "1", "error": "no JSON", "type": "invalid_tool_call"}
+    said = AIMessage("", invalid_tool_calls=[call], id="said")
+    rules = pack(tmp_path, "rules", "name: tools, use: tools, allow: [look], on_deny: end")
+    app = ArbiterOS.from_constitution(rules, ledger=ledger).govern(
+        chain(Spy("act"), checkpointer=InMemorySaver()), instructions={"act": "TOOL_CALL"}
+    )
+    app.invoke({"log": [said]}, conf("t"))
+    assert ledger.flush(20)
+    (item,) = ledger.items()
+    assert (item.status, list(item.input_state["log"])) == ("denied", [said])
+    assert shown(ledger.replay(rules)) == []
+
+
 def test_a_read_of_what_was_cut_is_unknown_and_named(tmp_path: Path, ledger: Ledger) -> None:
     """The newest message is there; a message in the middle of a long conversation is not."""
 
