@@ -58,7 +58,7 @@ _LARGEST = 2**53 - 1
 _CONSTANTS = frozenset({bool, type(None)})
 _class_of: Any = type
 _MESSAGE_FIELDS = (
-    "content", "id", "name", "tool_calls", "invalid_tool_calls", "tool_call_id", "status", "additional_kwargs"
+    "content", "id", "name", "role", "tool_calls", "invalid_tool_calls", "tool_call_id", "status", "additional_kwargs",
 )  # fmt: skip
 
 

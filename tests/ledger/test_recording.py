@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
@@ -93,6 +93,7 @@ def test_items_of_a_stored_history_equal_those_in_memory(tmp_path: Path) -> None
                 ToolMessage("42", tool_call_id="c1", id="b"),
                 AIMessage("42", id="c", usage_metadata=usage(1, 2), response_metadata=by),
                 AIMessage("43", id="d", response_metadata={"model_name": "m"}),
+                ChatMessage("fine", id="e", role="critic"),
             ]
         }
 
