@@ -8,6 +8,7 @@ it, and is signed if there is a key.
 from __future__ import annotations
 
 import hmac
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import orjson
 from arbiter.errors import ConfigurationError
 from arbiter.ledger._chain import canonical
 
+_log = logging.getLogger("arbiter")
 VERSION = 1
 SHORTEST_KEY = 32
 _TAIL = 8192
@@ -204,20 +206,24 @@ class AnchorFile:
         self._path = path
 
     def __call__(self, anchor: Mapping[str, Any]) -> None:
+        is_torn = self._end()[-1:] not in (b"", b"\n")
         with self._path.open("ab") as file:
-            file.write(canonical(dict(anchor)) + b"\n")
+            file.write(b"\n" * is_torn + canonical(dict(anchor)) + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
     def newest(self, ledger: str) -> int:
         """The number of the newest anchor of that ledger at the end of the file; 0 if there is none."""
+        anchors = [_read(line) for line in self._end().decode(errors="replace").splitlines()]
+        return max((each["n"] for each in anchors if is_anchor(each) and each["ledger"] == ledger), default=0)
+
+    def _end(self) -> bytes:
         try:
             with self._path.open("rb") as file:
                 file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
-                anchors = [_read(line) for line in file.read().decode(errors="replace").splitlines()]
+                return file.read()
         except OSError:
-            return 0  # there is no file yet; if there is one, to append to it fails as well
-        return max((each["n"] for each in anchors if is_anchor(each) and each["ledger"] == ledger), default=0)
+            return b""  # there is no file yet; if there is one, to append to it fails as well
 
 
 def _read(line: str) -> Any:
@@ -228,12 +234,19 @@ def _read(line: str) -> Any:
 
 
 def read_anchors(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The anchors in a file. Raises `ConfigurationError` with the number of a line that is no anchor."""
+    """The anchors in a file. Logs lines that were not written to their end, because the disk was full or a process
+    was killed. Raises `ConfigurationError` with the number of any other line that is no anchor.
+    """
     found: list[dict[str, Any]] = []
     try:
         with Path(path).open(encoding="utf-8", errors="replace") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
+                    continue
+                if line.startswith("{") and not line.rstrip().endswith("}"):
+                    _log.warning(
+                        "%s:%d: a line that was not written to its end was left out.", os.fspath(path), number
+                    )
                     continue
                 anchor = _read(line)
                 if not is_anchor(anchor):

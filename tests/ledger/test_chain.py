@@ -431,6 +431,26 @@ def test_anchors_of_another_ledger_are_named_as_such(tmp_path: Path) -> None:
             ledger.verify(anchors=tmp_path / "bad")
 
 
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_torn_line_of_a_file_of_anchors_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_last: bool
+) -> None:
+    """The disk was full, or the process was killed; the ledger writes the anchor again with the next one."""
+    path = tmp_path / "anchors"
+    with recorded(tmp_path / "l.db", 1, anchors=path) as ledger:
+        ledger.anchor()
+        whole = path.read_text()
+        path.write_text(whole + whole[:40])
+        if not is_last:
+            payments(ledger)[1].invoke({"amount": 1}, conf("t1"))
+            assert ledger.flush(60)
+            ledger.anchor()
+        found = ledger.verify(anchors=path)
+    assert found
+    assert found.after_anchor == 0
+    assert caplog.messages == [f"{path}:2: a line that was not written to its end was left out."]
+
+
 @pytest.mark.parametrize("line", [{}, None])
 def test_an_empty_anchor_is_refused_in_a_sentence(tmp_path: Path, line: Any) -> None:
     expected = pytest.raises(ConfigurationError, match="anchors: expected lines of a ledger, got")
