@@ -158,12 +158,16 @@ class ContentRedactor:
             return self._text(value, path, levels)
         if isinstance(value, Mapping):
             are_fields = path not in self._by_rule
-            return {
-                self._key(key): {"$secret": "field"}
-                if are_fields and self._is_field(str(key), part)
-                else self._value(part, (*path, str(key)), levels)
-                for key, part in parts.items()
-            }
+            found: dict[Any, Any] = {}
+            for key, part in parts.items():
+                name = self._key(key)
+                while name in found:  # several keys are secrets
+                    name = f"{name} {len(found)}"
+                is_secret = are_fields and self._is_field(str(key), part)
+                found[name] = (
+                    {"$secret": "field"} if is_secret else self._value(part, (*path, str(key)), levels)
+                )
+            return found
         if isinstance(value, list | tuple):
             return [self._value(part, (*path, at), levels) for at, part in enumerate(parts)]
         if isinstance(value, int) and abs(value) >= _LONG:

@@ -427,6 +427,13 @@ def test_a_redactor_that_goes_through_the_whole_is_applied_once() -> None:
     assert names.asked.count(("input",)) == 1
 
 
+def test_a_mapping_by_secrets_keeps_all_its_values() -> None:
+    sessions = {f"ghp_{letter * 36}": number for number, letter in enumerate("abc")}
+    redacted = ContentRedactor().redact({"sessions": sessions})
+    assert [*redacted["sessions"].values()] == [0, 1, 2]
+    assert "ghp_" not in str(redacted)
+
+
 def test_the_auth_of_dockers_settings_is_a_secret_field_and_no_other_auth() -> None:
     settings = {"auths": {"https://index.docker.io/v1/": {"auth": "Ym9iOmh1bnRlcjIyMjI="}}}
     redacted = {"auths": {"https://index.docker.io/v1/": {"auth": {"$secret": "field"}}}}
