@@ -548,6 +548,9 @@ class Ledger:
         before = self._store.recovered
         for items in checkpointed(graph, thread_id):
             self.listener.restored(items)
+            # A full queue takes no more of what a checkpoint has.
+            if 2 * self._writer.queued >= self._writer.most and not self._writer.flush(60):
+                break
         if not self.flush(60):
             raise LedgerError(f"the recovered entries could not be written: {self._writer.last_error}")
         return self._store.recovered - before

@@ -62,7 +62,7 @@ class Writer:
     def __init__(self, open_store: Callable[[], Store], *, flush_every: float, most: int) -> None:
         self._open_store = open_store
         self._every = flush_every
-        self._most = most
+        self.most = most
         self.store: Store | None = None
         self.on_commit: list[Callable[[Store, Sequence[Event]], None]] = []
         """Called on the writer's thread after each transaction: anchors, receivers."""
@@ -132,7 +132,7 @@ class Writer:
                 self.dropped += 1
                 event.withdraw()
                 return False
-            if len(self._queue) >= self._most:
+            if len(self._queue) >= self.most:
                 if not event.is_saved:
                     self._note_gap(event, whole=True)
                 return False
@@ -320,7 +320,7 @@ class Writer:
             max(seconds, 1),
             self.last_error,
             self.queued,
-            self._most,
+            self.most,
             MOST_BYTES // 2**20,
         )
 
@@ -332,7 +332,7 @@ class Writer:
                 "keep less of large states (states=).",
                 sum(gap.items + gap.others for gap in self._gaps.values()),
                 sum(gap.contents for gap in self._gaps.values()),
-                self._most,
+                self.most,
                 MOST_BYTES // 2**20,
             )
 

@@ -133,6 +133,17 @@ def test_a_ledger_that_lacks_node_runs_gets_them_and_goes_on(
         assert ledger.verify()
 
 
+def test_recover_adds_more_threads_than_may_wait_in_the_queue(tmp_path: Path) -> None:
+    saver = InMemorySaver()
+    with Ledger(tmp_path / "other.db") as other:
+        app = ArbiterOS(ledger=other).govern(chain(Spy("a"), checkpointer=saver))
+        for number in range(10):
+            app.invoke({}, conf(f"t{number}"))
+    with Ledger(tmp_path / "l.db", queue=3) as ledger:
+        app = ArbiterOS(ledger=ledger, clock=later).govern(chain(Spy("a"), checkpointer=saver))
+        assert ledger.recover(app) == 10
+
+
 def test_a_process_that_has_forgotten_a_thread_adds_nothing_twice(tmp_path: Path) -> None:
     """Node runs that are still queued here are not lost, even if they ended long ago by the clock."""
     saver = InMemorySaver()
