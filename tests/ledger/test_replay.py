@@ -445,6 +445,25 @@ def test_a_past_of_other_processes_is_found_without_a_look_at_the_whole_thread(
     assert calls_of(80) < 2.3 * calls_of(40)
 
 
+def test_each_thread_that_counts_is_looked_up_once(tmp_path: Path, ledger: Ledger) -> None:
+    """Not compared with all others: there may be thousands of both."""
+
+    class Name(str):
+        compared = 0
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    rules = pack(tmp_path, "now", LIMIT.format(100))
+    payments(ledger, rules, {f"t{number}": 10 for number in range(20)})
+    assert ledger.replay(rules, threads=[Name(f"t{number}") for number in range(20)]).summary.threads == 20
+    assert Name.compared <= 3 * 20
+
+
 # Rules that need something else -------------------------------------------------------------------
 
 

@@ -132,15 +132,15 @@ class _Recorded:
 
     def __init__(self, records: Records, threads: Collection[str] | None, since: int | None) -> None:
         self._records = records
-        self._threads = threads
+        self._threads = None if threads is None else dict.fromkeys(threads)
         self._since = since
         self.texts: dict[str, tuple[str, str]] = {}
 
     def __iter__(self) -> Iterator[RecordedThread]:
-        known: list[str] = []
+        known: dict[str, None] = {}
         for thread in self._records.threads():
             if thread.thread_id is not None:
-                known.append(thread.thread_id)
+                known[thread.thread_id] = None
             if self._threads is not None and thread.thread_id not in self._threads:
                 continue
             if self._since is None or any(row.parsed()[0]["at"] >= self._since for row in thread.rows):
