@@ -93,7 +93,7 @@ def test_items_of_a_stored_history_equal_those_in_memory(tmp_path: Path) -> None
                 ToolMessage("42", tool_call_id="c1", id="b"),
                 AIMessage("42", id="c", usage_metadata=usage(1, 2), response_metadata=by),
                 AIMessage("43", id="d", response_metadata={"model_name": "m"}),
-                ChatMessage("fine", id="e", role="critic"),
+                ChatMessage(content="fine", id="e", role="critic"),
             ]
         }
 

@@ -8,6 +8,7 @@ from collections import Counter
 from enum import Enum, IntEnum
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple, TypedDict, cast
 
 import pytest
@@ -433,7 +434,11 @@ def test_a_past_of_other_processes_is_found_without_a_look_at_the_whole_thread(
         for _ in range(turns):
             app = ArbiterOS(ledger=ledger).govern(chain(Spy("a"), checkpointer=saver))
             app.invoke({}, conf(f"{turns} turns"))
-        sys.setprofile(lambda frame, *_: calls.update([frame.f_code.co_filename]))
+
+        def count(frame: FrameType, event: str, arg: object) -> None:
+            calls[frame.f_code.co_filename] += 1
+
+        sys.setprofile(count)
         try:
             report = ledger.replay(rules, threads=[f"{turns} turns"])
         finally:
