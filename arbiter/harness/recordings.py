@@ -190,19 +190,20 @@ class Recording:
     def check_answers(
         self, cases: Mapping[Place, Any], target: Mapping[str, str], details: Details = NO_DETAILS
     ) -> None:
-        """Raise `RecordingError` with all missing and outdated answers, before the first case runs.
+        """Raise `RecordingError` with all missing and outdated answers, before the first case runs; with `allow_stale`
+        with those of cases that have no answer at all.
 
         `cases` maps each case × repeat to its input.
         """
-        if self.allow_stale:
-            return
         recorded: dict[Place, list[Line]] = defaultdict(list)
         for line in self._answers.values():
             recorded[_place(line)].append(line)
         for place, input in cases.items():
-            if answer_key(input, target, place.repeat) not in self._answers:
-                why = self._changes(recorded[place], hash_of(input), target, details)
-                self.missing.append(f"the answer to {place}: {why}")
+            before = recorded[place]
+            if answer_key(input, target, place.repeat) in self._answers or (self.allow_stale and before):
+                continue
+            why = self._changes(before, hash_of(input), target, details)
+            self.missing.append(f"the answer to {place}: {why}")
         self.check()
 
     def _changes(
@@ -279,9 +280,10 @@ class Recording:
         if lines:
             count = len(self.missing)
             what = "1 recording is" if count == 1 else f"{count} recordings are"
+            also = "" if self.allow_stale else ", or pass --allow-stale to measure with old answers"
             raise RecordingError(
                 f"{what} missing or stale in {str(self.folder)!r}:\n" + "\n".join(lines) + "\n"
-                "Record what is missing with `arbiter eval record`, or pass --allow-stale to measure with old answers."
+                f"Record what is missing with `arbiter eval record`{also}."
             )
         if strict and (unused := self.unused):
             raise RecordingError(

@@ -106,13 +106,19 @@ def _named(key: object, scorer: Any) -> NamedScorer:
         raise ConfigurationError(
             f"the scorer {scorer!r:.80} is not a function and has no method 'score'; expected def scorer(run)."
         )
-    name: Any = key if key is not None else getattr(scorer, "name", None) or getattr(call, "__name__", None)
-    if not isinstance(name, str) or not name or name in ("<lambda>", "score"):
+    name: Any = key if key is not None else getattr(scorer, "name", None) or _own_name(call)
+    if not isinstance(name, str) or not name:
         raise ConfigurationError(
             f"the scorer {scorer!r:.80} has no name. Write scorers={{'polite': ...}}, or give it the attribute `name`."
         )
     _check_signature(name, call)
     return NamedScorer(name, call, scorer, _scale_of(name, scorer))
+
+
+def _own_name(call: Any) -> str | None:
+    """The name of a function; None for one that names nothing, as of a lambda."""
+    name: str | None = getattr(call, "__name__", None)
+    return None if name in ("<lambda>", "score") else name
 
 
 def _check_signature(name: str, call: Any) -> None:

@@ -546,6 +546,21 @@ def test_outdated_recordings_mark_the_report() -> None:
     assert without_timing(load_report(run_folder("last"))) == without_timing(report)
 
 
+def test_all_missing_answers_are_named_also_where_outdated_ones_are_taken() -> None:
+    suite().run(graph(Spy("plan")), mode="record")
+    cases = [*suite().cases, Case("c", {"log": ["c"]}), Case("d", {"log": ["d"]})]
+    stale = Recording("recordings/recorded", allow_stale=True)
+    with pytest.raises(RecordingError) as refused:
+        suite("It is brief.", cases=cases).run(graph(Spy("plan")), mode="mock", recordings=stale)
+    assert str(refused.value).splitlines() == [
+        "2 recordings are missing or stale in 'recordings/recorded':",
+        "  the answer to c (repeat 1): it was never recorded",
+        "  the answer to d (repeat 1): it was never recorded",
+        "Record what is missing with `arbiter eval record`.",
+    ]
+    assert len(list(Path(".arbiter/evals").glob("*/journal.jsonl"))) == 1  # nothing has run but the recording
+
+
 @pytest.mark.lengthy
 def test_recordings_that_no_case_needs_are_reported_and_refused_if_strict() -> None:
     suite().run(graph(Spy("plan")), mode="record")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import threading
 import time
@@ -328,6 +329,11 @@ def test_an_object_with_a_scale_scores_on_it() -> None:
     assert report.results[0].scores == (
         Score("tone", 7.0, scale=(0.0, 9.0), duration=report.results[0].scores[0].duration),
     )
+
+
+def test_a_scorer_may_be_called_score() -> None:
+    suite = Suite("capitals", CAPITALS, scorers={"score": lambda run: run.expected == run.output})
+    assert suite.run(capital).rows["score"].mean == 0.5
 
 
 NAMELESS: Any = partial(right)
@@ -748,6 +754,30 @@ def test_a_case_that_never_ends_does_not_keep_a_resume_from_the_others(mode: str
     resumed = ran(suite, stuck, mode=mode, resume=report.run_id)
     assert [result.status for result in resumed.results] == ["timeout", "completed", "completed"]
     assert resumed.stopped == "run_timeout"
+
+def test_cancelling_arun_ends_its_targets_and_leaves_the_loop_nothing_to_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "GRACE", 0.05)
+    cleaned: list[str] = []
+    reported: list[Any] = []
+
+    async def endless(question: str) -> None:
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            cleaned.append(question)
+
+    async def given_up() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(Suite("capitals", CAPITALS).arun(endless), 0.2)
+        gc.collect()
+
+    asyncio.run(given_up())
+    assert sorted(cleaned) == sorted(case.input for case in CAPITALS)
+    assert reported == []
+
 
 
 @MODES
