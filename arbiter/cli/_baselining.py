@@ -31,7 +31,7 @@ def write_baseline(name: str, path: Path | None, *, update: bool, repeats: int, 
         import_from_here()
         with stdout_for_results():
             suite = load_suite(name, allow=allow)
-        suite = replace(suite, repeats=repeats)
+        suite = replace(suite, repeats=repeats, cache="off")  # a copy of what was measured is no second draw
         place = _place(path, suite.gate.baseline, suite.cases, update)
         progress = Progress()
         with ends_in_good_order(), stdout_for_results():

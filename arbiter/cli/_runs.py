@@ -123,6 +123,9 @@ def gate_run(
     check_format(format, FORMATS)
     report = gated(run_folder(run), baseline, ci=ci, strict=strict, accept_changed=accept_changed)
     print_report(report, format)
+    if report.baseline is None and report.gate.baseline is None:
+        said = "the run names no baseline, so it was compared with none. Name one: --baseline FILE"
+        err.print(Text(said, "yellow"), soft_wrap=True)
     return report.comparison.exit_code
 
 

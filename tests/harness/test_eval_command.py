@@ -406,6 +406,31 @@ def test_a_baseline_is_not_overwritten(files: Path) -> None:
     assert Said("baseline", "suites/parity.yaml", "--update").code == 0
 
 
+def test_a_baseline_is_measured_anew_also_with_a_cache(files: Path) -> None:
+    """A second baseline that is a copy of the first one keeps its luck."""
+    (files / "counted.py").write_text(
+        "def answer(given):\n"
+        "    with open('calls', 'a') as calls:\n"
+        "        calls.write('x')\n"
+        "    return 'yes' if given['n'] % 2 else 'no'\n"
+    )
+    suite = SUITE.replace("app.py:answer", "counted.py:answer, record: true") + "cache: all\n"
+    (files / "suites/parity.yaml").write_text(suite)
+    assert Said("run").code == Said("run").code == 0
+    assert len(Path("calls").read_text()) == 10
+    assert Said("baseline", "suites/parity.yaml").code == 0
+    assert Said("baseline", "suites/parity.yaml", "--update").code == 0
+    assert len(Path("calls").read_text()) == 10 + 2 * 30
+
+
+def test_the_gate_says_that_a_run_is_compared_with_no_baseline(files: Path) -> None:
+    assert Said("baseline", "suites/parity.yaml", "--repeats", "1").code == 0
+    assert Said("run", "--no-gate").code == 0
+    said = Said("gate")
+    assert (said.code, "it was compared with none. Name one: --baseline FILE" in said.err) == (0, True)
+    assert Said("gate", "--baseline", "baselines/parity.json").err == ""
+
+
 def test_a_case_that_must_pass_fails_the_run_without_a_baseline(files: Path) -> None:
     (files / "cases.jsonl").write_text(
         '{"id": "a", "input": {"n": 1}, "expected": "no", "must_pass": true}\n'
