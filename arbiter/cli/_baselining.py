@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.text import Text
 
 from arbiter._objects import import_from_here
+from arbiter.cli._evaluating import Options, interrupted
 from arbiter.cli._progress import Progress, ends_in_good_order, err
 from arbiter.cli._runs import out
 from arbiter.cli._streams import stdout_for_results
@@ -25,8 +26,8 @@ _LAST = 5
 """The runs of a suite among which a baseline should not be the best one."""
 
 
-def write_baseline(name: str, path: Path | None, *, update: bool, repeats: int, allow: Sequence[str]) -> None:
-    """Measure a suite, or take a run, and write the baseline."""
+def write_baseline(name: str, path: Path | None, *, update: bool, repeats: int, allow: Sequence[str]) -> int:
+    """Measure a suite, or take a run, and write the baseline. Returns the exit code."""
     if Path(name).is_file() or Path(name).suffix in (".yaml", ".yml"):
         import_from_here()
         with stdout_for_results():
@@ -37,6 +38,10 @@ def write_baseline(name: str, path: Path | None, *, update: bool, repeats: int, 
         with ends_in_good_order(), stdout_for_results():
             report = replace(suite, gate=replace(suite.gate, baseline=None)).run(progress=progress)
         progress.end()
+        if report.interrupted:
+            options = Options(repeats=repeats, no_gate=True, allow=allow)
+            then = ("baseline", report.run_id, "--out", str(place), *(("--update",) if update else ()))
+            return interrupted(report, name, options, then)
     else:
         report = load_report(run_folder(name))
         place = _place(path, report.gate.baseline, report.cases, update)
@@ -45,6 +50,7 @@ def write_baseline(name: str, path: Path | None, *, update: bool, repeats: int, 
     for line in moved:
         out.print(Text(visible(line)))
     out.print(Text(f"wrote {place}"))
+    return 0
 
 
 def _warn_of_the_best(report: Report) -> None:

@@ -252,7 +252,7 @@ def baseline(
     """Measure a suite and write its baseline."""
     from arbiter.cli._baselining import write_baseline
 
-    write_baseline(suite, out, update=update, repeats=repeats, allow=tuple(allow or ()))
+    raise typer.Exit(write_baseline(suite, out, update=update, repeats=repeats, allow=tuple(allow or ())))
 
 
 @eval_app.command("plan")

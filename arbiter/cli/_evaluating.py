@@ -263,13 +263,15 @@ def _named(text: str, known: Collection[str], noun: str, suite: Suite) -> list[s
 
 
 def _code(report: Report, file: str, options: Options) -> int:
-    if report.interrupted:
-        how = f"arbiter eval {shlex.join(_goes_on(report.run_id, file, options))}"
-        err.print(
-            Text(f"interrupted after {len(report.results)} runs. Go on: {how}", "yellow"), soft_wrap=True
-        )
-        return 130
-    return report.comparison.exit_code
+    return interrupted(report, file, options) if report.interrupted else report.comparison.exit_code
+
+
+def interrupted(report: Report, file: str, options: Options, then: Sequence[str] = ()) -> int:
+    """Print the command that goes on with a run, and the one that follows it. Returns the exit code."""
+    commands = [list(_goes_on(report.run_id, file, options)), *([then] if then else [])]
+    how = "; ".join(f"arbiter eval {shlex.join(command)}" for command in commands)
+    err.print(Text(f"interrupted after {len(report.results)} runs. Go on: {how}", "yellow"), soft_wrap=True)
+    return 130
 
 
 _SPELLED = {"ids": "--case", "tags": "--tag", "text": "-k", "again": "--all"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import subprocess
 import sys
 from io import BytesIO, TextIOWrapper
@@ -421,6 +422,30 @@ def test_a_baseline_is_measured_anew_also_with_a_cache(files: Path) -> None:
     assert Said("baseline", "suites/parity.yaml").code == 0
     assert Said("baseline", "suites/parity.yaml", "--update").code == 0
     assert len(Path("calls").read_text()) == 10 + 2 * 30
+
+
+def test_a_baseline_that_was_interrupted_goes_on(files: Path) -> None:
+    """The answers so far are kept, and the commands that are printed write the baseline."""
+    (files / "stopping.py").write_text(
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "def answer(given):\n"
+        "    calls = Path('calls')\n"
+        "    calls.write_text((calls.read_text() if calls.exists() else '') + 'x')\n"
+        "    if len(calls.read_text()) == 7:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return 'yes' if given['n'] % 2 else 'no'\n"
+    )
+    suite = SUITE.replace("app.py:answer", "stopping.py:answer") + "limits: {concurrency: 1}\n"
+    (files / "suites/parity.yaml").write_text(suite)
+    said = Said("baseline", "suites/parity.yaml")
+    assert (said.code, Path("baselines/parity.json").exists()) == (130, False)
+    resume, then = said.err.strip().partition("Go on: ")[2].split("; ")
+    for command in (resume, then):
+        assert Said(*shlex.split(command.removeprefix("arbiter eval "))).code == 0
+    assert len(Path("calls").read_text()) == 30
+    rows = json.loads(Path("baselines/parity.json").read_text())["rows"]
+    assert all(len(values) == 3 for values in rows["right"]["cases"].values())
 
 
 def test_the_gate_says_that_a_run_is_compared_with_no_baseline(files: Path) -> None:
