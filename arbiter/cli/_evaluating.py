@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -121,7 +121,8 @@ def run_suites(suites: Sequence[str], options: Options) -> int:
         if out is not None:
             report.write(out)
         print_report(report, options.format)
-        codes.append(_code(report, file, options))
+        left = files[len(codes) + 1 :]
+        codes.append(_code(report, file, options, _arguments(left, options) if left else ()))
         if report.stopped is not None or any(result.status == "timeout" for result in report.results):
             wait_for_no_thread()
         if report.interrupted:
@@ -262,13 +263,14 @@ def _named(text: str, known: Collection[str], noun: str, suite: Suite) -> list[s
     return wanted
 
 
-def _code(report: Report, file: str, options: Options) -> int:
-    return interrupted(report, file, options) if report.interrupted else report.comparison.exit_code
+def _code(report: Report, file: str, options: Options, then: Sequence[str]) -> int:
+    return interrupted(report, file, options, then) if report.interrupted else report.comparison.exit_code
 
 
-def interrupted(report: Report, file: str, options: Options, then: Sequence[str] = ()) -> int:
-    """Print the command that goes on with a run, and the one that follows it. Returns the exit code."""
-    commands = [list(_goes_on(report.run_id, file, options)), *([then] if then else [])]
+def interrupted(report: Report, file: str, options: Options, then: Sequence[str]) -> int:
+    """Print the command that goes on with a run, and the one that follows it if there is one. Returns the exit code."""
+    resumed = () if options.mode == "record" else ("--resume", report.run_id)
+    commands = [[*_arguments([file], options), *resumed], *([then] if then else [])]
     how = "; ".join(f"arbiter eval {shlex.join(command)}" for command in commands)
     err.print(Text(f"interrupted after {len(report.results)} runs. Go on: {how}", "yellow"), soft_wrap=True)
     return 130
@@ -278,10 +280,10 @@ _SPELLED = {"ids": "--case", "tags": "--tag", "text": "-k", "again": "--all"}
 """The options of a command that are not named as the fields of `Options`."""
 
 
-def _goes_on(run: str, file: str, options: Options) -> Iterator[str]:
-    """The arguments that go on with an interrupted run: those that it had. `record` asks only what is missing."""
+def _arguments(files: Sequence[str], options: Options) -> list[str]:
+    """The arguments of a command with the same options about other suites. `record` asks only what is missing."""
     records = options.mode == "record"
-    yield from ("record" if records else "run", file)
+    found = ["record" if records else "run", *files]
     left_out = {"mode", "resume", "retry_errors", *(["no_gate"] if records else [])}
     for part in fields(options):
         value: Any = getattr(options, part.name)
@@ -289,11 +291,10 @@ def _goes_on(run: str, file: str, options: Options) -> Iterator[str]:
             continue
         name = _SPELLED.get(part.name, f"--{part.name.replace('_', '-')}")
         for each in value if part.name in ("ids", "tags", "allow") else (value,):
-            yield from (name,) if each is True else (name, str(each))
+            found += (name,) if each is True else (name, str(each))
     if options.mode in ("mock", "synthetic"):
-        yield f"--{options.mode}"
-    if not records:
-        yield from ("--resume", run)
+        found.append(f"--{options.mode}")
+    return found
 
 
 def lint_suites(suites: Sequence[str], allow: Sequence[str]) -> int:

@@ -424,9 +424,8 @@ def test_a_baseline_is_measured_anew_also_with_a_cache(files: Path) -> None:
     assert len(Path("calls").read_text()) == 10 + 2 * 30
 
 
-def test_a_baseline_that_was_interrupted_goes_on(files: Path) -> None:
-    """The answers so far are kept, and the commands that are printed write the baseline."""
-    (files / "stopping.py").write_text(
+def stops_at_its_seventh_call(project: Path) -> None:
+    (project / "stopping.py").write_text(
         "import os, signal\n"
         "from pathlib import Path\n"
         "def answer(given):\n"
@@ -436,6 +435,25 @@ def test_a_baseline_that_was_interrupted_goes_on(files: Path) -> None:
         "        os.kill(os.getpid(), signal.SIGINT)\n"
         "    return 'yes' if given['n'] % 2 else 'no'\n"
     )
+
+
+def test_the_suites_that_an_interrupted_command_has_not_run_are_in_the_command_that_goes_on(
+    files: Path,
+) -> None:
+    stops_at_its_seventh_call(files)
+    suite = SUITE.replace("app.py:answer", "stopping.py:answer") + "limits: {concurrency: 1}\n"
+    (files / "suites/parity.yaml").write_text(suite)
+    for name in ("quarters", "thirds"):
+        (files / f"suites/{name}.yaml").write_text(SUITE.replace("suite: parity", f"suite: {name}"))
+    said = Said("run", "--repeats", "2")
+    resume, then = said.err.strip().partition("Go on: ")[2].split("; ")
+    assert (said.code, "--resume" in resume) == (130, True)
+    assert then == "arbiter eval run suites/quarters.yaml suites/thirds.yaml --repeats 2"
+
+
+def test_a_baseline_that_was_interrupted_goes_on(files: Path) -> None:
+    """The answers so far are kept, and the commands that are printed write the baseline."""
+    stops_at_its_seventh_call(files)
     suite = SUITE.replace("app.py:answer", "stopping.py:answer") + "limits: {concurrency: 1}\n"
     (files / "suites/parity.yaml").write_text(suite)
     said = Said("baseline", "suites/parity.yaml")

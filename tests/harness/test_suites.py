@@ -755,6 +755,7 @@ def test_a_case_that_never_ends_does_not_keep_a_resume_from_the_others(mode: str
     assert [result.status for result in resumed.results] == ["timeout", "completed", "completed"]
     assert resumed.stopped == "run_timeout"
 
+
 def test_cancelling_arun_ends_its_targets_and_leaves_the_loop_nothing_to_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -777,7 +778,6 @@ def test_cancelling_arun_ends_its_targets_and_leaves_the_loop_nothing_to_report(
     asyncio.run(given_up())
     assert sorted(cleaned) == sorted(case.input for case in CAPITALS)
     assert reported == []
-
 
 
 @MODES
