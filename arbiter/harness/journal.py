@@ -379,6 +379,8 @@ class Journal:
 
     def _write(self, *lines: tuple[str, bytes]) -> None:
         """Write lines, each a kind and the JSON of a mapping that is not empty, and flush them together."""
+        if self._file.closed:  # a call that was left behind ends here, before it buys anything else
+            raise TimeoutError(f"the run {self.folder.name} has ended meanwhile")
         with self._lock:
             at, text = time.time(), b""
             for kind, body in lines:

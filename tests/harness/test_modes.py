@@ -35,8 +35,8 @@ from arbiter.harness.reports.markdown import render
 from arbiter.harness.reports.report import load_report
 from arbiter.models import ChatJudge, RecordingError
 from tests.harness.test_spending import GRADE, Asking, model
-from tests.scripted import Named, ScriptedTools
-from tests.support import Judge, Spy, State, chain
+from tests.scripted import Named, Scripted, ScriptedTools
+from tests.support import Hold, Judge, Spy, State, chain, until
 
 CASES = [Case("a", {"log": []}), Case("b", {"log": ["b"]})]
 
@@ -559,6 +559,19 @@ def test_all_missing_answers_are_named_also_where_outdated_ones_are_taken() -> N
         "Record what is missing with `arbiter eval record`.",
     ]
     assert len(list(Path(".arbiter/evals").glob("*/journal.jsonl"))) == 1  # nothing has run but the recording
+
+
+@pytest.mark.lengthy
+def test_a_judge_that_answers_after_the_end_of_the_run_is_late(
+    hold: Hold, caplog: pytest.LogCaptureFixture
+) -> None:
+    judge = JudgeEvaluator("good", "It is good.", Scripted(answers=[hold.then(GRADE)]))
+    late = Suite("late", CASES[:1], evaluators=[judge], limits=Limits(score_timeout=0.05))
+    report = late.run(graph(Spy("plan")))
+    assert (report.stopped, report.rows["good"].outcomes["timeout"]) == ("stuck", 1)
+    hold.release()
+    until(lambda: "evaluator good failed" in caplog.text)
+    assert f"TimeoutError: the run {report.run_id} has ended meanwhile" in caplog.text
 
 
 @pytest.mark.lengthy
