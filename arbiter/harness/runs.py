@@ -28,6 +28,7 @@ from arbiter.harness.recordings import Place
 from arbiter.harness.reports.report import Report, of_head
 from arbiter.harness.running import Session
 from arbiter.harness.targets import GraphTarget
+from arbiter.models import RecordingError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,7 +122,7 @@ class Run:
             with suppress(OSError):
                 end = {
                     "stopped": session.stopped,
-                    "reached": session.reached,
+                    "reached": session.reached or self._lacks,
                     "left_behind": session.left_behind,
                     "done": len(session.results),
                     **self._evidence(),
@@ -129,6 +130,20 @@ class Run:
                 journal.write("end", {name: value for name, value in end.items() if value != ()})
             with suppress(OSError):
                 journal.close()
+
+    @property
+    def _lacks(self) -> str:
+        """The recordings for which a replay is refused; "" if there are none. No report of the run is a pass then."""
+        try:
+            self._check_recordings()
+        except RecordingError as error:
+            return str(error).partition(":\n")[0]
+        return ""
+
+    def _check_recordings(self) -> None:
+        recordings = self.session.judging.recordings
+        if recordings is not None and recordings.mode == "replay":
+            recordings.check(strict=self.gate.strict and self._is_complete)
 
     @property
     def _is_complete(self) -> bool:
@@ -166,10 +181,9 @@ class Run:
 
         Raises `RecordingError` for questions that had no valid recording.
         """
-        session, recordings = self.session, self.session.judging.recordings
+        session = self.session
         unfinished = session.unfinished()  # before the cases that were skipped count as results
-        if recordings is not None and recordings.mode == "replay":
-            recordings.check(strict=self.gate.strict and self._is_complete)
+        self._check_recordings()
         report = Report(
             **of_head({**self.head, "run_id": session.run_id}),
             cases=session.cases,

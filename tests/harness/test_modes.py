@@ -561,6 +561,25 @@ def test_all_missing_answers_are_named_also_where_outdated_ones_are_taken() -> N
     assert len(list(Path(".arbiter/evals").glob("*/journal.jsonl"))) == 1  # nothing has run but the recording
 
 
+def test_a_replay_that_was_refused_is_in_no_report_a_pass(tmp_path: Path) -> None:
+    """One stale judgement of twenty is an error that the gate tolerates."""
+    cases = [Case(f"case-{number}", number) for number in range(20)]
+    judge = Asking(ChatJudge(model(GRADE)))
+    graded = Suite("graded", cases, scorers=[judge])
+    graded.run(lambda given: given, mode="record").save_baseline(tmp_path / "baseline.json")
+    recorded = Path("recordings/graded/judgements.jsonl")
+    lines = recorded.read_text().splitlines(keepends=True)
+    recorded.write_text("".join(line for line in lines if '"case": "case-7"' not in line))
+    with pytest.raises(RecordingError, match="1 recording is missing or stale"):
+        graded.run(lambda given: given, mode="mock")
+    report = load_report(run_folder("last"), baseline=tmp_path / "baseline.json")
+    assert report.rows["asked"].outcomes["error"] == 1
+    assert report.comparison.exit_code == 5
+    assert "graded is undecided: 1 recording is missing or stale in 'recordings/graded'" in report.printed()
+    with pytest.raises(ConfigurationError, match="cannot be a baseline: 1 recording is missing or stale"):
+        report.save_baseline(tmp_path / "other.json")
+
+
 @pytest.mark.lengthy
 def test_a_judge_that_answers_after_the_end_of_the_run_is_late(
     hold: Hold, caplog: pytest.LogCaptureFixture

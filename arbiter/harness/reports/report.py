@@ -46,7 +46,7 @@ class Report:
 
     `stopped` says why the run ended early: "interrupted", "stuck", "budget" or "run_timeout"; None if it did not. A
     report that is read while its run goes on has "running".
-    `reached` names the limit of the budget.
+    `reached` names the limit of the budget, or the recordings for which a replay was refused.
     `left_behind` counts calls of sync functions that were late and could not be stopped. `sessions` counts the
     processes that the run took. `unfinished` has the usage of each case that is not done, by purse and model.
     `outdated` has the stale recordings that a replay took because it was allowed, each with the change since, and
