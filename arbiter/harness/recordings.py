@@ -228,9 +228,11 @@ class Recording:
     # Judgements
 
     def judgement(self, asked: Asked) -> JudgeReply | None:
-        """The recorded answer to a question."""
+        """The recorded answer to a question. In mode "record" one that could not be read is asked again."""
         with self._lock:
-            line = self._found(self._judgements, asked.key, self._again)
+            known = self._judgements.get(asked.key)
+            again = self._again or (known is not None and _has_failed(known))
+            line = self._found(self._judgements, asked.key, again)
             if line is None and self.mode == "replay":
                 before = self._earlier(asked)
                 vote = f", vote {asked.request.vote + 1}" if asked.request.vote else ""
@@ -523,12 +525,12 @@ def _alike(before: Sequence[Line], asked: Asked) -> list[Line]:
 
 def _has_failed(line: Line, *, may_fail: bool = False) -> bool:
     """True without an answer of the judge, or if the target (unless it `may_fail`) or one of its node evaluators
-    failed."""
+    failed, or the judge of one abstained."""
     if (answer := line.get("answer")) is None:
         return line["value"] is None
     evaluations: Sequence[Line] = answer.get("evaluations", ())
     return (answer.get("status") == "failed" and not may_fail) or any(
-        each.get("outcome") in ("error", "timeout") for each in evaluations
+        each.get("outcome") in ("error", "timeout", "abstained") for each in evaluations
     )
 
 

@@ -128,6 +128,17 @@ def test_recorded_judgements_are_replayed_without_a_call(kind: Any, mode: str, t
     assert judging.usage.total == Spent(replayed_calls=6, replayed_tokens=72)
 
 
+def test_an_answer_of_a_judge_that_could_not_be_read_is_recorded_again(tmp_path: Path) -> None:
+    """A replay has it meanwhile: it is what the judge said."""
+    assert recorded(tmp_path, rubric(Named(answers=["?"]))) == {"one:0": {"tone": "abstained"}}
+    silent = rubric(Named(answers=[AssertionError("asked")]))
+    assert measured(Judging(recordings=Recording(tmp_path)), silent) == {"one:0": {"tone": "abstained"}}
+    again = Named(answers=[grade(8)])
+    assert recorded(tmp_path, rubric(again)) == recorded(tmp_path, rubric(again))
+    assert again.calls == 1
+    assert len((tmp_path / "judgements.jsonl").read_text().splitlines()) == 1
+
+
 CHANGES: dict[str, tuple[Any, str]] = {
     "rubric": (rubric(Named(answers=["?"]), "Short."), "its rubric changed"),
     "model": (

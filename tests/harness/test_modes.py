@@ -425,13 +425,13 @@ def test_recording_asks_only_missing_questions() -> None:
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("down", ["target", "judge"])
+@pytest.mark.parametrize("down", ["target", "judge", "unreadable"])
 def test_what_failed_when_it_was_recorded_is_asked_again(down: str) -> None:
     """A service that was down for a moment is no finding about the agent."""
     plan, judge = Spy("plan"), model(GRADE)
     answers, update = judge.answers[:], plan.update
-    if down == "judge":
-        judge.answers[:] = [ConnectionError("down")]
+    if down != "target":
+        judge.answers[:] = [ConnectionError("down") if down == "judge" else "no grade"]
     else:
         plan.update = {"log": "no list"}
     assert suite(judge=judge).run(graph(plan), mode="record").rows["good"].n == 0
@@ -618,8 +618,8 @@ def test_recording_all_again_keeps_answers_where_the_new_ones_fail(
     recorded = suite(judge=judge).run(graph(plan), mode="record")
     answers = Path("recordings/recorded/answers.jsonl")
     before = answers.read_text()
-    if down == "judge":
-        judge.answers[:] = [ConnectionError("down")]
+    if down != "target":
+        judge.answers[:] = [ConnectionError("down") if down == "judge" else "no grade"]
     else:
         plan.update = {"log": "no list"}
     again = Recording("recordings/recorded", "record", again=True)
