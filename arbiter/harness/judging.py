@@ -183,7 +183,7 @@ class Judging:
         finally:
             self.usage.end("judge", thread_id)
             if failed:
-                self.usage.add("judge", str(judge["model"]), None, thread_id=thread_id)
+                self.usage.add_failed("judge", str(judge["model"]), thread_id=thread_id)
 
     def counted(
         self, judge: Mapping[str, Any], reply: JudgeReply, thread_id: str, *, replayed: bool = False

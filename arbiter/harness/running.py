@@ -383,7 +383,7 @@ class Session:
         models = self.judging.usage.of(thread_id).get("target")
         if not models:
             return {}
-        dollars = [spent.usd for spent in models.values()]
+        dollars = [None if spent.unknown_calls else spent.usd for spent in models.values()]
         known = [amount for amount in dollars if amount is not None]
         return {
             "usage": {model: spent.to_dict() for model, spent in models.items()},

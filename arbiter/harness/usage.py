@@ -29,10 +29,10 @@ PURSES: tuple[Purse, ...] = get_args(Purse)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """An amount of usage. `usd` is None if a call has no price, or did not report its tokens.
+    """An amount of usage. `usd` is None if an answer has no price, or its model did not report its tokens.
 
     `replayed_calls` and `replayed_tokens` are those of recorded and cached answers, which no other number has.
-    Calls whose answers a killed process never got are unknown calls that leave `usd` as it is.
+    Calls that failed, and those whose answers a killed process never got, are unknown calls that leave `usd` as it is.
     """
 
     input_tokens: int = 0
@@ -70,7 +70,7 @@ class Spent:
 
     @classmethod
     def unanswered(cls, calls: int) -> Spent:
-        """Calls that were running when their process ended."""
+        """Calls that failed, or were running when their process ended."""
         return cls(calls=calls, unknown_calls=calls)
 
 
@@ -148,6 +148,10 @@ class Usage:
         others = reply.calls - len(told)  # a refused request is a call without an answer
         if others > 0 or not told:
             self.add(purse, model, reply.usage, calls=others, thread_id=thread_id, replayed=replayed)
+
+    def add_failed(self, purse: Purse, model: str, *, thread_id: str = "") -> None:
+        """Count a call that failed. It may have cost something, so the sums are lower bounds."""
+        self._put(purse, model, thread_id, Spent.unanswered(1))
 
     def begin(self, purse: Purse, thread_id: str) -> None:
         """Note that a call begins, of which `add` will count the answer."""
@@ -300,7 +304,7 @@ class UsageCallback(BaseCallbackHandler):
         """Count a call that failed; its cost is unknown."""
         asked = self._ended(run_id)
         if asked is not None:
-            self._usage.add("target", asked, None, thread_id=self._thread_id)
+            self._usage.add_failed("target", asked, thread_id=self._thread_id)
 
     def _ended(self, run_id: Any) -> str | None:
         """The model of a call that has ended; None if it is not to be counted here."""
@@ -314,7 +318,7 @@ class UsageCallback(BaseCallbackHandler):
         """Count the reply of a judge inside the run: of a correction gate, an intervention, or the user's own."""
         known = purse_of(purse)
         if reply is None:
-            self._usage.add(known, "", None, thread_id=self._thread_id)
+            self._usage.add_failed(known, "", thread_id=self._thread_id)
         else:
             self._usage.add_reply(known, reply.model, reply, thread_id=self._thread_id)
 

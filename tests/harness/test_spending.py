@@ -486,6 +486,22 @@ def bought_twice(writer: Scripted, reader: Scripted) -> tuple[Suite, Callable[[A
     return suite, lambda given: f"{writer.invoke('Hi').text} {writer.invoke('Hi').text}"
 
 
+@pytest.mark.parametrize("purse", ["target", "judge"])
+def test_a_call_that_fails_does_not_end_a_run_with_a_limit_in_dollars(purse: str) -> None:
+    """What it cost is unknown, so the cost is a lower bound. A model without a price ends the run."""
+    writer, reader = priced("Hello."), priced(GRADE)
+    failing = writer if purse == "target" else reader
+    failing.answers.insert(0, ValueError("refused"))
+    suite = Suite(
+        "failing", cases(4), scorers=[Asking(ChatJudge(reader))], limits=Limits(concurrency=1, usd=1000)
+    )
+    report = suite.run(asking(writer))
+    assert (report.stopped, report.unknown_calls) == (None, 1)
+    assert [result.status for result in report.results].count("completed") == 3 + (purse == "judge")
+    assert report.usage[purse].usd is not None
+    assert "cost ≥ $0.00" in report.printed()
+
+
 @pytest.mark.parametrize(
     ("lines", "about", "unknown"),
     [
