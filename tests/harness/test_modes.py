@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -559,6 +560,31 @@ def test_all_missing_answers_are_named_also_where_outdated_ones_are_taken() -> N
         "Record what is missing with `arbiter eval record`.",
     ]
     assert len(list(Path(".arbiter/evals").glob("*/journal.jsonl"))) == 1  # nothing has run but the recording
+
+
+@pytest.mark.parametrize("target", [graph(Spy("plan")), lambda given: given])
+def test_a_replay_that_goes_on_knows_the_recordings_of_its_first_session(target: Any) -> None:
+    """All are used, which `strict` asks for, and the report is that of a replay that was never stopped."""
+    calls: list[str] = []
+
+    def stopping(run: CaseRun) -> bool:
+        calls.append(run.case.id)
+        if len(calls) == 13:
+            os.kill(os.getpid(), signal.SIGINT)
+        return True
+
+    graded = Suite(
+        "graded",
+        [Case(name, {"log": [name]}) for name in "abcde"],
+        scorers=[stopping, Asking(ChatJudge(model(GRADE)))],
+        gate=GateSettings(strict=True),
+        limits=Limits(concurrency=1),
+    )
+    graded.run(target, mode="record")
+    whole = graded.run(target, mode="mock")
+    assert graded.run(target, mode="mock").stopped == "interrupted"
+    resumed = graded.run(target, mode="mock", resume="last")
+    assert without_timing(resumed) == without_timing(whole)
 
 
 def test_a_replay_that_was_refused_is_in_no_report_a_pass(tmp_path: Path) -> None:
