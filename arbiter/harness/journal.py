@@ -223,7 +223,6 @@ class Written:
             began = began or last
             if line["kind"] == "session":
                 sessions, end = sessions + 1, None
-                head = {**head, "baseline": line.get("baseline")}
                 for each in bought.values():
                     each.give_up()
             elif line["kind"] == "end":
@@ -355,23 +354,26 @@ class Journal:
             ignored = folder / ".gitignore"
             if not ignored.exists():
                 ignored.write_text("*\n", encoding="utf-8")
-            text = compact({"v": VERSION, "run_id": run_id, **head}).decode()
-            text = f'{text[:-1]},"cases":{listed(cases, Case.to_dict)}}}'
             with ExitStack() as undo:
                 journal = cls(place)
                 undo.callback(journal.close)
                 journal.session(head, total)
                 # The last one: a folder without it is no run.
-                write_whole(place / "run.json", text)
+                journal.describe(head, cases)
                 undo.pop_all()
             return journal
         except OSError as error:
             raise ConfigurationError(f"{place} cannot be written: {why_unwritable(place, error)}.") from None
 
+    def describe(self, head: Mapping[str, Any], cases: Sequence[Case]) -> None:
+        """Write run.json. A session that goes on replaces it: the gate and `must_pass` may be others now."""
+        text = compact({"v": VERSION, "run_id": self.folder.name, **head}).decode()
+        text = f'{text[:-1]},"cases":{listed(cases, Case.to_dict)}}}'
+        write_whole(self.folder / "run.json", text)
+
     def session(self, head: Mapping[str, Any], total: int) -> None:
         """Write that a session of a run of `total` cases × repeats begins."""
-        known = {name: head[name] for name in ("suite", "target", "baseline") if name in head}
-        self.write("session", {**known, "total": total})
+        self.write("session", {"suite": head["suite"], "target": head["target"], "total": total})
 
     def write(self, kind: str, body: Mapping[str, Any]) -> None:
         """Write a line, and flush it."""

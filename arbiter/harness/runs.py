@@ -97,6 +97,7 @@ class Run:
         if written is not None:
             self.journal = Journal(written.folder, seq=written.seq, whole=written.whole)
             self.journal.session(self.head, session.total)
+            self.journal.describe(self.head, session.cases)
             session.judging.known = written.judgements
             session.recount(written.bought)
         elif self.folder is not None:

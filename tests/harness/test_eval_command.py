@@ -110,6 +110,21 @@ def test_a_run_that_goes_on_is_compared_with_the_baseline_that_it_is_given_then(
     assert Said("gate").code == 1
 
 
+def test_a_run_that_goes_on_has_the_gate_that_its_suite_has_then(files: Path) -> None:
+    """A case that must pass now fails the run, and also what is asked about the run later."""
+    worse(files)
+    assert Said("run").code == 0
+    lines = max((files / ".arbiter/evals").glob("*/journal.jsonl"))
+    before_end = lines.read_text().splitlines(keepends=True)[:-1]
+    lines.write_text("".join(before_end))  # as if it was killed
+    cases = files / "cases.jsonl"
+    cases.write_text(cases.read_text().replace('"id": "case-3"', '"id": "case-3", "must_pass": true'))
+    failed = Said("run", "--resume", "last")
+    assert (failed.code, "case case-3 must pass" in failed.out) == (1, True)
+    assert Said("show").out == failed.out
+    assert Said("gate").code == 1
+
+
 def test_an_unchanged_run_of_few_cases_is_undecided_if_strict(files: Path) -> None:
     Said("baseline", "suites/parity.yaml")
     (files / "cases.jsonl").write_text((files / "cases.jsonl").read_text().replace('"no"', '"nein"', 1))
