@@ -155,14 +155,19 @@ class Measurement:
 def file_hashes(folder: str | Path, patterns: Iterable[str]) -> dict[str, str]:
     """The SHA-256 of each file below `folder` that a pattern such as "prompts/**" matches, by its path.
 
-    Raises `ConfigurationError` for a pattern that matches no file.
+    Raises `ConfigurationError` for a pattern that matches no file, or is not relative to the folder.
     """
     root = Path(folder)
     found: dict[str, str] = {}
     for pattern in patterns:
         # `**` alone matches folders only.
         globs = [pattern, f"{pattern}/*"] if pattern.endswith("**") else [pattern]
-        files = {file for each in globs for file in root.glob(each) if file.is_file()}
+        try:
+            files = {file for each in globs for file in root.glob(each) if file.is_file()}
+        except (ValueError, NotImplementedError) as error:  # empty, or absolute
+            raise ConfigurationError(
+                f"watch: {pattern!r} is no pattern of files in {str(root)!r}, such as prompts/**: {error}."
+            ) from None
         if not files:
             raise ConfigurationError(f"watch: {pattern!r} matches no file in {str(root)!r}.")
         found |= {file.relative_to(root).as_posix(): file_hash(file) for file in files}

@@ -502,6 +502,12 @@ def test_watched_files_are_known_by_their_contents(tmp_path: Path) -> None:
         file_hashes(tmp_path, ["prmpts/**"])
 
 
+@pytest.mark.parametrize("pattern", ["", "/etc/hosts"])
+def test_a_watched_pattern_that_is_not_relative_is_refused(pattern: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"watch: '{pattern}' is no pattern of files"):
+        file_hashes(tmp_path, [pattern])
+
+
 def test_identity_names_all_that_changed() -> None:
     """The versions of Arbiter and Python are kept, and never compared."""
     then = Identity(suite="s", cases={"a": "1", "b": "2"}, rows={"tone": "v1"}, votes=1, python="3.11")
