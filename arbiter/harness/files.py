@@ -252,7 +252,8 @@ class _Loader:
         if "target" not in self.unread and (agents is not None or not of_agents):
             self.without_persona(agents)
         for case, said in (*same_cases(cases), *Expectations().mistakes(cases)):
-            self.mistakes.append(PackMistake(*_place_of(case), "", said))
+            place = _place_of(case) or (self.document.file, self.document.line(("target",)))
+            self.mistakes.append(PackMistake(*place, "", said))
         if not self.mistakes:
             self.report_unused()
             try:
@@ -397,7 +398,7 @@ class _Loader:
     def without_persona(self, agents: Agents | None) -> None:
         """Report scorers of dimensions that lack the persona or the channel that they judge."""
         for number, data in self.items("scorers", self.file.scorers):
-            use, said = (data.get("use") if is_mapping(data) else None), ""
+            use, said = (str(data.get("use")) if is_mapping(data) else ""), ""
             if agents is None and use == "adherence" and data.get("persona") is None:
                 said = "expected a persona, such as arbiter:ilka or a file, got none"
             if agents is not None and use in OF_CHANNELS and not agents.channels:
@@ -535,6 +536,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-def _place_of(case: Case) -> tuple[str, int]:
+def _place_of(case: Case) -> tuple[str, int] | None:
+    """The file and line of a case; None for an agent or a channel."""
     file, _, line = case.source.rpartition(":")
-    return file, int(line)
+    return (file, int(line)) if file else None

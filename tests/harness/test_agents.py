@@ -441,6 +441,8 @@ def test_options_choose_agents_dimensions_and_the_window(crew: Path) -> None:
     [
         ({"cases": [{"input": 1}]}, "cases: expected none, because each agent and channel is a case"),
         ({"target": {**SUITE["target"], "channels": []}}, "expected target.channels, because convergence"),
+        ({"target": {**SUITE["target"], "channels": ["quay", "quay"]}}, "two cases have the id 'env:quay'"),
+        ({"scorers": [{"name": "tone", "use": ["adherence"]}]}, "scorers[0].use: expected one of"),
         ({"target": {**SUITE["target"], "window": "7x"}}, "window: expected a number and h, d or w"),
         ({"target": {**SUITE["target"], "history": "7d..30d"}}, "expected the earlier time first"),
         ({"target": {**SUITE["target"], "graph": "app.py:graph"}}, "got agents and graph"),

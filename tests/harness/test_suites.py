@@ -413,6 +413,10 @@ def test_an_object_that_is_not_a_target_is_refused(target: Any, said: str) -> No
     ("expect", "said"),
     [
         (
+            {"nodes": ["plan", {"all": "write"}]},
+            r"expected a name, {instruction: ...} or {all: \[...\]}, got {'all': 'write'}",
+        ),
+        (
             {"nodes": ["plan", "wirte"]},
             "'wirte' is not a node of the graph. Nodes: plan, write. Did you mean 'write'",
         ),
