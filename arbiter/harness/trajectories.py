@@ -130,7 +130,7 @@ def mismatch(how: str, expected: Sequence[Any], steps: _Steps) -> str | None:
 def _alternatives(element: Any) -> list[Any]:
     """The names of one step: several for `{all: [...]}`."""
     together: Any = element.get("all") if is_mapping(element) else None
-    return list(together) if isinstance(together, list | tuple) else [element]
+    return [*together] if type(together) in (list, tuple) else [element]
 
 
 def _fits(wanted: Any, found: tuple[str, str | None]) -> bool:

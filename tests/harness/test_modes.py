@@ -68,6 +68,10 @@ def half(_: Any) -> float:
     return 0.5
 
 
+def itself(given: Any) -> Any:
+    return given
+
+
 @pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
@@ -562,7 +566,7 @@ def test_all_missing_answers_are_named_also_where_outdated_ones_are_taken() -> N
     assert len(list(Path(".arbiter/evals").glob("*/journal.jsonl"))) == 1  # nothing has run but the recording
 
 
-@pytest.mark.parametrize("target", [graph(Spy("plan")), lambda given: given])
+@pytest.mark.parametrize("target", [graph(Spy("plan")), itself])
 def test_a_replay_that_goes_on_knows_the_recordings_of_its_first_session(target: Any) -> None:
     """All are used, which `strict` asks for, and the report is that of a replay that was never stopped."""
     calls: list[str] = []
@@ -592,12 +596,12 @@ def test_a_replay_that_was_refused_is_in_no_report_a_pass(tmp_path: Path) -> Non
     cases = [Case(f"case-{number}", number) for number in range(20)]
     judge = Asking(ChatJudge(model(GRADE)))
     graded = Suite("graded", cases, scorers=[judge])
-    graded.run(lambda given: given, mode="record").save_baseline(tmp_path / "baseline.json")
+    graded.run(itself, mode="record").save_baseline(tmp_path / "baseline.json")
     recorded = Path("recordings/graded/judgements.jsonl")
     lines = recorded.read_text().splitlines(keepends=True)
     recorded.write_text("".join(line for line in lines if '"case": "case-7"' not in line))
     with pytest.raises(RecordingError, match="1 recording is missing or stale"):
-        graded.run(lambda given: given, mode="mock")
+        graded.run(itself, mode="mock")
     report = load_report(run_folder("last"), baseline=tmp_path / "baseline.json")
     assert report.rows["asked"].outcomes["error"] == 1
     assert report.comparison.exit_code == 5
