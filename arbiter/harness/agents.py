@@ -19,7 +19,7 @@ from arbiter._constitution.documents import pack_files, pack_folder, read_docume
 from arbiter._values.versions import hash_of
 from arbiter.errors import ConfigurationError
 from arbiter.harness.cases import Case
-from arbiter.harness.messages import Message, Messages, duration, moment, span
+from arbiter.harness.messages import INSTANT, Message, Messages, duration, moment, span
 from arbiter.harness.targets import Answered, NotEvaluableError, Target
 from arbiter.personas import Persona
 
@@ -119,14 +119,18 @@ class Agents:
 
     def said(self, agent: str | None, end: datetime | None) -> Sequence[Message]:
         """The messages of the window of an agent, or of all."""
-        return [] if end is None else self.messages.read(agent, end - duration(self.window), end)
+        return [] if end is None else self.messages.read(agent, self._before(end, duration(self.window)), end)
 
     def said_before(self, agent: str, end: datetime | None) -> Sequence[Message]:
         """The earlier messages of an agent, with which consistency compares those of the window."""
         if end is None:
             return []
         first, last = (_MONTH, duration(self.window)) if self.history is None else span(self.history)
-        return self.messages.read(agent, end - first, end - last)
+        return self.messages.read(agent, self._before(end, first), self._before(end, last))
+
+    def _before(self, end: datetime, time: timedelta) -> datetime:
+        """The moment so long before `until`, or before the newest message."""
+        return (end if self.until is not None else end - INSTANT) - time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

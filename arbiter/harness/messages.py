@@ -30,7 +30,7 @@ AgentOf = Callable[[AIMessage, str], str]
 
 _DURATION = re.compile(r"(\d{1,4})(h|d|w)")
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
-_INSTANT = timedelta(microseconds=1)
+INSTANT = timedelta(microseconds=1)
 
 
 def duration(text: str) -> timedelta:
@@ -96,7 +96,7 @@ class _Read:
         ]
 
     def end(self) -> datetime | None:
-        return self.messages[-1].at + _INSTANT if self.messages else None
+        return self.messages[-1].at + INSTANT if self.messages else None
 
 
 class JsonlMessages(_Read):
@@ -194,7 +194,7 @@ class StoreMessages:
         return max((found.at for found in self._store.messages()), default=None)
 
     def end(self) -> datetime | None:
-        return None if self._newest is None else self._newest + _INSTANT
+        return None if self._newest is None else self._newest + INSTANT
 
 
 def _named(message: AIMessage, thread: str) -> str:

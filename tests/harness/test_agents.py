@@ -151,7 +151,7 @@ def test_an_agent_without_messages_is_not_evaluable_and_no_judge_is_asked(crew: 
     assert report.comparison.exit_code == 5
 
 
-@pytest.mark.parametrize(("days", "size"), [(6.99, 4), (7.01, 3)])
+@pytest.mark.parametrize(("days", "size"), [(6.99, 4), (7, 4), (7.01, 3)])
 def test_the_window_begins_so_long_before_the_newest_message(crew: Path, days: float, size: int) -> None:
     write_messages(*spoken("ilka", 3), ("ilka", days, "An older one."))
     report = loaded().run()
