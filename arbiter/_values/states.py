@@ -6,11 +6,15 @@ LangGraph keep the object itself.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import copyreg
 import hashlib
 import json
+import queue
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from concurrent.futures import Future
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -356,8 +360,9 @@ def _lasting(value: object, state: Any) -> Any:
 def freeze(value: object) -> Any:
     """A read-only view of `value`, for code that must not change it.
 
-    Dicts and lists raise on every change, at every depth; scalars are returned unchanged; other objects are
-    copied when they are reached, so that changes affect only the copy. Work is done on access only.
+    Dicts and lists raise on every change, at every depth; scalars are returned unchanged, and so are queues, events and
+    locks, which tasks and threads share; other objects are copied when they are reached, so that changes affect only
+    the copy. Work is done on access only.
     """
     kind = type(value)
     given: Any = value
@@ -393,7 +398,31 @@ def is_atom(value: object) -> bool:
     return type(value) in _ATOMS
 
 
+_SHARED = (
+    *(
+        asyncio.Queue,
+        asyncio.Event,
+        asyncio.Lock,
+        asyncio.Condition,
+        asyncio.Semaphore,
+        asyncio.Future,
+        Future,
+    ),
+    *(
+        queue.Queue,
+        threading.Event,
+        threading.Condition,
+        threading.Semaphore,
+        threading.Barrier,
+        threading.Thread,
+    ),
+)
+"""What tasks and threads meet at: a copy would reach nobody."""
+
+
 def _deepcopy(value: Any, memo: dict[int, Any] | None = None) -> Any:
+    if type(value) is object or isinstance(value, _SHARED):
+        return value
     try:
         return copy.deepcopy(value)
     except Exception:

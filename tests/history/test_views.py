@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import pickle
+import queue
 import threading
 from collections import ChainMap, OrderedDict
 from collections.abc import Callable, Sequence
@@ -427,6 +428,36 @@ def test_parts_that_no_checker_looked_at_are_handed_over_as_they_are(
     )
     run(app, {"order": shelf, "amount": 5}, mode=mode)
     assert given[0] is books["bats"]
+
+
+MEETINGS: dict[str, Callable[[], Any]] = {
+    "asyncio.Queue": asyncio.Queue,
+    "asyncio.Event": asyncio.Event,
+    "asyncio.Lock": asyncio.Lock,
+    "queue.Queue": queue.Queue,
+    "threading.Event": threading.Event,
+    "threading.Condition": threading.Condition,
+    "a future": Future,
+    "a sentinel": object,
+}
+
+
+@MODES
+@pytest.mark.parametrize("kind", MEETINGS)
+def test_a_node_meets_others_at_the_queues_and_events_that_a_checker_looked_at(kind: str, mode: str) -> None:
+    meeting = MEETINGS[kind]()
+    given: list[Any] = []
+
+    def read(state: Any) -> dict[str, Any]:
+        given.append(state["order"])
+        return {}
+
+    builder = StateGraph(Shared)
+    builder.add_node("read", read)
+    builder.add_edge(START, "read")
+    _, app = governed(builder.compile(), Check("looks", lambda h: bool([*h.item.input_state["order"]])))
+    run(app, {"order": [meeting], "amount": 5}, mode=mode)
+    assert given[0][0] is meeting
 
 
 @MODES
