@@ -230,8 +230,8 @@ class SharedMessages:
         if key not in draft and self._list is not None and len(self._list) > len(self._said.messages):
             return _NOT_RETURNED.format("appended to the list", key)
         returned = _listed(draft.get(key)) if edited else []
-        ids = {_id(part) for part in returned} - {None}
-        if all(_id(one) in ids or any(one is part for part in returned) for one in edited):
+        ids, parts = {_id(part) for part in returned} - {None}, set(map(id, returned))
+        if all(_id(one) in ids or id(one) in parts for one in edited):
             return None
         return _NOT_RETURNED.format("edited a message in", key)
 

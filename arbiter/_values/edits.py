@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import marshal
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, cast
@@ -43,7 +43,7 @@ class SaidBefore:
         texts, nested = self._read(self._text_names), self._read(self._nested_names)
         if texts == self._texts and _packed(nested) == self._nested:
             return []
-        pairs = zip(zip(*self._before(), strict=True), zip(*texts, *nested, strict=True), strict=True)
+        pairs = zip(zip(*self._before, strict=True), zip(*texts, *nested, strict=True), strict=True)
         return [at for at, (before, now) in enumerate(pairs) if before != now]
 
     def before(self, at: int) -> Any:
@@ -60,7 +60,7 @@ class SaidBefore:
 
     def _restore(self, at: int, fields: dict[str, Any]) -> None:
         names = (*self._text_names, *self._nested_names)
-        for name, column in zip(names, self._before(), strict=True):
+        for name, column in zip(names, self._before, strict=True):
             if fields.get(name) == column[at]:
                 continue
             if column[at] is None and isinstance(self.messages[at], dict):
@@ -71,7 +71,9 @@ class SaidBefore:
     def _read(self, names: tuple[str, ...]) -> _Columns:
         return [list(map(_get, self._fields, repeat(name))) for name in names]
 
+    @cached_property
     def _before(self) -> _Columns:
+        """Unpacked at the first edit, and once for all of them."""
         nested = self._nested
         return [*self._texts, *(marshal.loads(nested) if isinstance(nested, bytes) else nested)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import marshal
 import operator
 import sys
 import threading
@@ -166,13 +167,52 @@ def test_a_gate_makes_as_many_calls_in_a_long_conversation_as_in_a_short_one(who
     assert abs(taken[2] - taken[1]) < (LONG - 60) / 4
 
 
-def calls_of(work: Callable[[], Any]) -> int:
-    """The number of calls that Python code makes meanwhile, on this thread and on new ones."""
+@pytest.mark.lengthy
+@MODES
+@pytest.mark.parametrize("has_ids", [True, False])
+@pytest.mark.parametrize("gate_mode", ["enforce", "audit"])
+def test_a_body_may_edit_every_message_of_a_long_conversation(
+    gate_mode: Any, has_ids: bool, mode: str
+) -> None:
+    """To undo an edit takes no copy of the calls of all messages, and no look at all that the body returned."""
+
+    def speak(state: Any) -> Any:
+        for message in state["messages"]:
+            message.content += "!"
+        return {"messages": Overwrite([*state["messages"], AIMessage("What a day.", name="Jim")])}
+
+    speak.__name__ = "jim"
+    app, arbiter_os = governed(PARTS["gate"][0], speak)
+    (gate,) = arbiter_os._core.registry.registered(PersonaGate)  # pyright: ignore[reportPrivateUsage]
+    gate.mode = gate_mode
+
+    def taken(size: int) -> tuple[int, int]:
+        """All calls, and those that unpack the calls of all messages."""
+        said = [AIMessage("a", name="Pam", id=str(at) if has_ids else None) for at in range(size)]
+        before = unpacked[0]
+        calls = calls_of(partial(run, app, {"messages": said}, mode=mode), seen)
+        return calls, unpacked[0] - before
+
+    unpacked = [0]
+
+    def seen(part: Any) -> None:
+        unpacked[0] += part is marshal.loads
+
+    taken(60)
+    (short, once), (long, again) = taken(60), taken(LONG)
+    assert (once, again) == (1, 1)
+    assert long < 12 * short
+
+
+def calls_of(work: Callable[[], Any], seen: Callable[[Any], Any] = id) -> int:
+    """The number of calls that Python code makes meanwhile, on this thread and on new ones. `seen` gets each called
+    function that is written in C."""
     calls = [0]
 
     def count(frame: Any, event: str, part: Any) -> None:
         if event in ("call", "c_call"):
             calls[0] += 1
+            seen(part)
 
     threading.setprofile(count)
     sys.setprofile(count)
