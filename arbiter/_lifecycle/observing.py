@@ -9,6 +9,7 @@ from arbiter._contracts import Contract
 from arbiter._lifecycle.evaluations import Evaluations
 from arbiter._lifecycle.requests import Raised, Resolve, Spend, Steps
 from arbiter._lifecycle.runs import SHADOW, NodeRun, call_isolated
+from arbiter._values.copies import unboxed
 from arbiter.errors import describe
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import HistoryItem
@@ -97,6 +98,8 @@ def show_results(run: NodeRun, policy: Contract, item: HistoryItem) -> None:
 def counted(found: Mapping[str, object]) -> dict[str, float | None]:
     amounts: dict[str, float | None] = {}
     for key, amount in found.items():
+        if type(amount) not in _NUMBERS:
+            amount = unboxed(amount)
         if isinstance(amount, bool) or not isinstance(amount, _NUMBERS) or amount != amount:
             raise TypeError(f"expected a number, got {amount!r}")
         amounts[str(key)] = None if amount == _ALL else amount

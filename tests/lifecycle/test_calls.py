@@ -8,9 +8,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
 
@@ -26,7 +28,23 @@ from arbiter import (
 )
 from arbiter._weaving.node import NodeAttempt
 from tests.processes import python
-from tests.support import MODES, Check, Hold, Judge, Route, Spy, State, allow, chain, gained, run, until
+from tests.support import (
+    MODES,
+    Check,
+    Hold,
+    Judge,
+    Route,
+    Spy,
+    State,
+    add,
+    allow,
+    chain,
+    gained,
+    governed,
+    run,
+    thread,
+    until,
+)
 
 
 class Counting(PolicyChecker):
@@ -215,6 +233,28 @@ def test_an_invalid_count_adds_nothing(mode: str) -> None:
     arbiter_os.add_policy_checker(Check("looks", looks))
     run(arbiter_os.govern(chain(Spy("a"), Spy("b"))), {"log": []}, mode=mode)
     assert seen == [0, 0]
+
+
+@MODES
+def test_a_count_may_be_a_number_of_numpy(mode: str) -> None:
+    """No checkpoint takes one, so the run ended."""
+
+    class Numbers(Counting):
+        def observe(self, history: Any) -> Any:
+            return {"cost": np.float64(1.5), "restarts": np.float64("-inf")}
+
+    arbiter_os, app = governed(
+        chain(Spy("a"), Spy("b"), checkpointer=InMemorySaver()), Numbers("numbers", [])
+    )
+    seen: list[float] = []
+
+    def looks(history: Any) -> bool:
+        seen.append(history.tally("numbers", "cost").amount)
+        return True
+
+    add(arbiter_os, Check("looks", looks))
+    run(app, {"log": []}, thread("1"), mode=mode)
+    assert seen == [0, 1.5]
 
 
 @pytest.mark.parametrize(("keys", "warns"), [(255, False), (300, True)])
