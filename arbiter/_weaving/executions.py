@@ -215,7 +215,7 @@ def _stream(reporting: _Reporting, chunks: Any) -> Iterator[Any]:
 
 async def _astream(reporting: _Reporting, chunks: Any) -> AsyncIterator[Any]:
     with reporting:
-        async with aclosing(chunks):
+        async with aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext():
             with reporting.first_chunk():
                 chunk = await anext(chunks, _END)
             while chunk is not _END:

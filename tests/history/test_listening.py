@@ -15,6 +15,7 @@ import pytest
 from langchain_core.runnables import RunnablePassthrough
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, RetryPolicy, interrupt
 
 from arbiter import (
@@ -225,6 +226,42 @@ def test_a_stream_that_its_reader_leaves_is_closed() -> None:
     for _ in arbiter_os.govern(chain(Spy("a"), Spy("b"))).stream({}):
         break
     assert diary.told[-1] == "execution closed"
+
+
+class Unclosable:
+    """An iterator of a class of the user's, which nothing closes."""
+
+    def __init__(self, chunks: Any) -> None:
+        self.chunks = chunks
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.chunks)
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await anext(self.chunks)
+
+
+class Own(CompiledStateGraph[Any, Any, Any, Any]):
+    def stream(self, *args: Any, **kwargs: Any) -> Any:
+        return Unclosable(super().stream(*args, **kwargs))
+
+    def astream(self, *args: Any, **kwargs: Any) -> Any:
+        return Unclosable(super().astream(*args, **kwargs))
+
+
+@MODES
+def test_a_graph_of_an_own_class_may_stream_what_cannot_be_closed(mode: str) -> None:
+    arbiter_os, diary = listened()
+    graph = chain(Spy("a"))
+    graph.__class__ = Own
+    assert run(arbiter_os.govern(graph), {}, mode=mode) == {"log": ["a"]}
+    assert diary.told[-1] == "execution completed"
 
 
 @MODES
