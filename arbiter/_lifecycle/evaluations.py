@@ -796,7 +796,7 @@ class ReadEvaluations(Lazy):
     @property
     def errors(self) -> Mapping[str, str]:
         errors = self.evaluations.errors
-        return MappingProxyType({k: v for k, v in errors.items() if k not in self._audited})
+        return MappingProxyType({k: v for k, v in errors.items() if not self._hides(k)})
 
     @property
     def versions(self) -> Mapping[str, str]:

@@ -289,6 +289,19 @@ def test_an_audited_evaluator_shows_none_of_its_results_to_a_router() -> None:
     assert len(results(arbiter_os)) == 3
 
 
+@MODES
+def test_a_failed_result_of_an_audited_evaluator_is_hidden_from_a_router(mode: str) -> None:
+    evaluator = Judge("style", lambda _: {"brief": True, "polite": "very"})
+    evaluator.mode = "audit"
+    arbiter_os, app = governed(
+        chain(Spy("a"), Spy("b"), extra=[Spy("c")]),
+        evaluator,
+        Route("careful", lambda h, _: "c" if h.item.evaluation_errors else None, target_nodes=["a"]),
+    )
+    assert run(app, {"log": []}, mode=mode)["log"] == ["a", "b"]
+    assert list(arbiter_os.history.entries[0][0].evaluation_errors) == ["style.polite"]
+
+
 def test_one_of_several_results_is_awaited_without_blocking_the_loop() -> None:
     found: list[Any] = []
 
