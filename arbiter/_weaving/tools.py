@@ -39,7 +39,7 @@ def tools_in(body: Any) -> Mapping[str, Sequence[Any]]:
     if base is None:
         return {}  # without the class there are no tools
     found: dict[str, list[Any]] = {}
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}  # the objects too: the next one could have the address of a freed one
     ahead: list[tuple[Any, int]] = [(body, 0)]
     while ahead and len(seen) < _MANY:
         value, depth = ahead.pop()
@@ -50,7 +50,7 @@ def tools_in(body: Any) -> Mapping[str, Sequence[Any]]:
             or isinstance(value, str | int | float | bytes)
         ):
             continue
-        seen.add(id(value))
+        seen[id(value)] = value
         if isinstance(value, base):
             found.setdefault(value.name, []).append(value)
         ahead.extend((part, depth + 1) for part in _parts(value))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType]
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import RunnableConfig, RunnablePassthrough
 from langchain_core.tools import BaseTool, StructuredTool, Tool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
@@ -1083,6 +1083,25 @@ def test_a_governed_function_knows_its_tools() -> None:
     with pytest.raises(PolicyViolationError):
         arbiter_os.execute({"amount": 5, "amt": 500}, pay, instruction=TOOL_CALL)
     assert vault.paid == [5]
+
+
+def test_a_tool_in_one_of_several_chains_is_known() -> None:
+    """Each chain makes a list of its steps when it is asked, and the next list may have the address of a freed one."""
+    vault = Vault()
+    before: Any = RunnablePassthrough[Any]()
+    for chains in (
+        [before | vault.pay("aliases"), before | before],
+        [before | before, before | vault.pay("aliases")],
+    ):
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_policy_checker(ToolsChecker("tools", [LIMIT]))
+
+        def pay(state: Any, chains: Any = chains) -> Any:
+            for each in chains:
+                each.invoke(state)
+
+        arbiter_os.execute({"amt": 5}, pay, instruction=TOOL_CALL)
+    assert vault.paid == [5, 5]
 
 
 @MODES
