@@ -39,7 +39,7 @@ from arbiter._lifecycle.saving import Access, Put, Wait
 from arbiter._threads.forks import new_lock, renew_in_child
 from arbiter._values.recent import Recent
 from arbiter._weaving.channel import conf_of, runs_in
-from arbiter._weaving.notes import Writes, note, note_first, read, read_again, read_first
+from arbiter._weaving.notes import Writes, being_noted, note, note_first, read, read_again, read_first
 from arbiter.errors import describe
 from arbiter.history._facts import RunFact
 
@@ -532,10 +532,11 @@ _lock = new_lock()
 
 
 class _Child:
-    """What runs in the parent process does not run in a forked one."""
+    """What runs in the parent process, or writes a note there, does not do so in a forked one."""
 
     def renew(self) -> None:
         _running.clear()
+        being_noted.clear()
 
 
 _child = _Child()

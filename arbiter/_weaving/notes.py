@@ -216,7 +216,7 @@ def note(place: RunnableConfig, task: str, name: str, about: Note) -> Access[Non
             noted.add(task)
 
 
-_being_noted: dict[str, str] = {}
+being_noted: dict[str, str] = {}
 """The writer, in this process, of each note that only one execution may write."""
 
 
@@ -231,7 +231,7 @@ def note_first(
     """
     by = uuid.uuid4().hex
     where = _id(task, name)
-    if _being_noted.setdefault(where, by) != by:
+    if being_noted.setdefault(where, by) != by:
         return {"by": "another execution"}
     try:
         stands = (yield from _noted_about(conf, place, task)).get(name)
@@ -242,7 +242,7 @@ def note_first(
             raise RuntimeError("the checkpointer of this graph did not keep the note next to its checkpoint")
         return None if stands["by"] == by else stands
     finally:
-        del _being_noted[where]
+        being_noted.pop(where, None)  # forked here, the child has dropped it
 
 
 def _noted_about(conf: Mapping[str, Any], place: RunnableConfig, task: str) -> Access[dict[str, Note]]:

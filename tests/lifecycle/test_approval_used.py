@@ -328,3 +328,55 @@ def test_a_forked_process_can_ask_for_what_failed_in_its_parent(tmp_path: Path) 
     command = [*python("-W", "ignore", "-c", FORKS), str(tmp_path / "run.db")]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+FORKS_AS_IT_SAVES = """
+import os, threading
+from typing import TypedDict
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command
+from arbiter import ArbiterOS
+from arbiter.checkers import ApprovalChecker
+
+saving = threading.Event()
+
+class Saver(InMemorySaver):
+    def put_writes(self, config, writes, task_id, task_path=""):
+        if threading.current_thread() is clicks and writes[0][0] == "__arbiter_note":
+            saving.set()
+            threading.Event().wait()
+        super().put_writes(config, writes, task_id, task_path)
+
+class State(TypedDict):
+    amount: int
+
+clicks = None
+arbiter_os = ArbiterOS()
+arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+graph = StateGraph(State).add_node("pay", lambda state: {"amount": 2}).add_edge(START, "pay").compile(Saver())
+app = arbiter_os.govern(graph)
+config = {"configurable": {"thread_id": "1"}}
+app.invoke({"amount": 1}, config)
+clicks = threading.Thread(target=app.invoke, args=(Command(resume="approve"), config), daemon=True)
+clicks.start()
+saving.wait(60)
+child = os.fork()
+if child == 0:
+    try:
+        found = app.invoke(Command(resume="approve"), config)
+    except BaseException as error:
+        print(type(error).__name__, flush=True)
+        os._exit(1)
+    os._exit(0 if found == {"amount": 2} else 2)
+assert os.waitpid(child, 0)[1] == 0
+os._exit(0)
+"""
+
+
+@pytest.mark.lengthy
+def test_a_forked_process_can_use_an_answer_that_its_parent_was_saving() -> None:
+    """The thread that saved it is not in the child, where it would be saved for ever."""
+    command = python("-W", "ignore", "-c", FORKS_AS_IT_SAVES)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
