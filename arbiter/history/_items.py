@@ -311,7 +311,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
             "input_state": jsonable(self._states.input),
             "output_state": jsonable(self._states.output),
             "check_policy_results": {
-                name: {"kind": verdict.kind, "reason": verdict.reason}
+                name: {"kind": verdict.kind, "reason": jsonable(verdict.reason)}
                 for name, verdict in self._record.checks.items()
             },
             "route_policy_results": dict(self._record.routes),
@@ -319,22 +319,27 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
                 name: {
                     "score": float(result.score),
                     "passed": result.passed,
-                    "feedback": result.feedback,
+                    "feedback": jsonable(result.feedback),
                     "metadata": jsonable(result.metadata),
                 }
                 for name, result in self.evaluation_results.items()
             },
-            "evaluation_errors": dict(self.evaluation_errors),
+            "evaluation_errors": jsonable(self.evaluation_errors),
             "evaluation_outcomes": dict(self.evaluation_outcomes),
             "evaluator_trace": [
-                {"name": part.name, "stage": part.stage, "status": part.status, "detail": part.detail}
+                {
+                    "name": part.name,
+                    "stage": part.stage,
+                    "status": part.status,
+                    "detail": jsonable(part.detail),
+                }
                 for part in self.evaluator_trace
             ],
-            "corrections": list(self.corrections),
+            "corrections": jsonable(self.corrections),
             "gating": jsonable(self._record.gating),
-            "error": self.error,
-            "errors": dict(self.errors),
-            "notes": dict(self.notes),
+            "error": jsonable(self.error),
+            "errors": jsonable(self._record.errors),
+            "notes": jsonable(self._record.notes),
             "redirected_to": self.redirected_to,
         }
 

@@ -36,6 +36,7 @@ from arbiter import (
     EvaluationRouter,
     History,
     PolicyViolationError,
+    Verdict,
 )
 from arbiter._weaving.channel import FACTS
 from arbiter.checkers import BudgetChecker
@@ -49,6 +50,7 @@ from tests.support import (
     MODES,
     Check,
     Judge,
+    Route,
     Spy,
     State,
     allow,
@@ -893,6 +895,36 @@ def test_exports() -> None:
     lines = arbiter_os.history.to_jsonl().splitlines()
     assert [json.loads(line) for line in lines] == dicts
     lines[1].encode("utf-8")
+
+
+def test_half_a_character_in_a_text_of_a_rule_or_an_error_leaves_a_line_that_a_file_takes() -> None:
+    """Models and tools write such texts: an emoji that was cut."""
+    half, shown = "half \ud83d", "half \\ud83d"
+
+    def broken(_: History) -> Any:
+        raise ValueError(half)
+
+    def work(state: Any) -> Any:
+        raise ValueError(half)
+
+    arbiter_os, app = governed(
+        chain(Spy("a"), work),
+        Check("says", lambda _: Verdict.deny(half), target_nodes=["a"], on_deny="audit"),
+        Judge("told", lambda _: EvaluationResult(0.5, True, half)),
+        Judge("broken", broken),
+        Route("lost", lambda h, _: broken(h)),
+    )
+    with pytest.raises(ValueError, match="half"):
+        app.invoke({"log": []})
+    first, second = arbiter_os.history.to_dicts()
+    json.dumps(first, ensure_ascii=False).encode()
+    json.dumps(second, ensure_ascii=False).encode()
+    assert first["check_policy_results"]["says"]["reason"] == shown
+    assert first["evaluation_results"]["told"]["feedback"] == shown
+    assert first["evaluation_errors"] == {"broken": f"ValueError: {shown}"}
+    assert first["errors"]["router lost"].startswith(f"ValueError: {shown}")
+    assert second["error"] == f"ValueError: {shown}"
+    assert arbiter_os.history.to_jsonl().encode()
 
 
 class NoTextError(Exception):
