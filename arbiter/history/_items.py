@@ -560,9 +560,12 @@ class RunHistory(History):
         "_nodes",
     )  # `vars` has `entries` alone, which FastAPI serialises for an unknown type
 
-    def __init__(self, records: Sequence[Record], forgotten: Totals) -> None:
-        """`forgotten` counts the records of the run that are no longer kept."""
-        self.entries = _supersteps(records)
+    def __init__(
+        self, records: Sequence[Record], forgotten: Totals, more: Sequence[Sequence[Record]] = ()
+    ) -> None:
+        """`forgotten` counts the records that are no longer kept. `more` are those of further runs, which share no
+        superstep: without a checkpointer, each run of a thread begins with the first one."""
+        self.entries = [superstep for run in (records, *more) for superstep in _supersteps(run)]
         self._forgotten = forgotten
         self._known_totals: Totals | None = None
         self._nodes: NodesOf | None = None

@@ -264,12 +264,16 @@ class ThreadLog:
     def history(self) -> RunHistory:
         """All runs of the thread. Records that a fork shares with its origin appear once."""
         with self.lock:
-            unique = {id(record): record for run in self.runs for record in run.records}
+            seen: set[int] = set()
+            runs: list[list[Record]] = []
+            for run in self.runs:
+                runs.append([record for record in run.records if id(record) not in seen])
+                seen.update(map(id, runs[-1]))
             forgotten: Counter[Kind] = Counter()
             for counted in (self._counted, *(run.counted() for run in self.runs)):
                 if counted:
                     forgotten.update(counted)
-            return RunHistory(list(unique.values()), forgotten)
+            return RunHistory((), forgotten, runs)
 
 
 Recovered = tuple[int, Mapping[str, Mapping[str, float]], Mapping[str, Any]]

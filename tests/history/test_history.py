@@ -164,6 +164,38 @@ def test_runs_and_threads_are_kept_apart(mode: str) -> None:
     assert arbiter_os.history_of(thread_id="2").entries[0][0].input_state["log"][0] == "2"
 
 
+@MODES
+def test_runs_of_a_thread_without_a_checkpointer_share_no_superstep(mode: str) -> None:
+    """Each of them begins again with the first superstep, so their items stood side by side."""
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
+    for amount in (1, 2):
+        run(app, {"log": [], "amount": amount}, thread("1"), mode=mode)
+    history = arbiter_os.history_of(thread_id="1")
+    assert [[(item.node, item.input_state["amount"]) for item in step] for step in history] == [
+        [("a", 1)],
+        [("b", 1)],
+        [("a", 2)],
+        [("b", 2)],
+    ]
+
+
+@MODES
+def test_two_forks_from_one_checkpoint_share_no_superstep(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b"), checkpointer=InMemorySaver()))
+    run(app, {"log": []}, thread("1"), mode=mode)
+    before_b = next(s for s in app.get_state_history(thread("1")) if s.next == ("b",))
+    for _ in range(2):
+        run(app, None, before_b.config, mode=mode)
+    assert [[item.node for item in step] for step in arbiter_os.history_of(thread_id="1")] == [
+        ["a"],
+        ["b"],
+        ["b"],
+        ["b"],
+    ]
+
+
 def test_the_history_of_the_context_is_the_run_that_began_in_it() -> None:
     arbiter_os = ArbiterOS()
     app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
