@@ -520,7 +520,8 @@ class Recorder:
     def functional_run(self, thread_id: str | None, root: str, *, resumed: bool = False) -> Run:
         """The run of governed functions inside LangGraph's functional API; `root` names the entrypoint's task."""
         with self._lock:
-            run = self._functional.get((thread_id, root))
+            if (run := self._functional.get((thread_id, root))) is not None:
+                self._functional.move_to_end((thread_id, root))
         if run is None:
             if resumed and self._forgotten_runs and _reported.is_new(self.uid):
                 _log.warning(

@@ -235,6 +235,27 @@ def test_a_resumed_entrypoint_that_was_forgotten_is_reported(caplog: pytest.LogC
     ]
 
 
+def test_an_entrypoint_that_goes_on_is_not_forgotten_for_newer_ones() -> None:
+    """The run that was used longest ago goes first. The one that began first went, and its cap began again."""
+    arbiter_os = ArbiterOS(keep_threads=2)
+    arbiter_os.add_policy_checker(AtMost("few", 3))
+    spy = Spy("act")
+    act = arbiter_os.govern(spy)
+
+    @entrypoint()
+    def other(_: int) -> None:
+        act({})
+
+    @entrypoint()
+    def long(_: int) -> None:
+        for number in range(5):
+            act({})
+            other.invoke(number, thread(str(number)))
+
+    with pytest.raises(PolicyViolationError, match="at most 3"):
+        long.invoke(0, thread("long"))
+
+
 def test_governed_entrypoint_itself() -> None:
     @entrypoint(checkpointer=InMemorySaver())
     def flow(x: int) -> int:
