@@ -40,7 +40,7 @@ from arbiter._lifecycle.shadow import ShadowReport
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_rlock
 from arbiter._values.recent import Recent
-from arbiter._values.states import Snapshot, is_number
+from arbiter._values.states import Snapshot, has_parts_of, is_number
 from arbiter._weaving.channel import Origin
 from arbiter._weaving.coverage import Coverage, report_unused
 from arbiter._weaving.executions import report_executions
@@ -772,7 +772,7 @@ class ArbiterOS:
         mark = _fingerprint(graph)
         with self._lock:
             known = self._woven.get(id(graph))
-            if known is not None and known[0] is graph and known[1] == mark:
+            if known is not None and known[0] is graph and has_parts_of(known[1], mark):
                 self._woven.move_to_end(id(graph))
                 return known[2]
             governed = cast(Graph, self.govern(graph))
@@ -827,17 +827,16 @@ def _context(runnable: Any, context: Any) -> dict[str, Any]:
     return {"context": context} if context is not None and isinstance(runnable, Pregel) else {}
 
 
-def _fingerprint(graph: Any) -> Any:
-    """A value that changes when a builder is built further; None for a compiled graph, which does not change."""
+def _fingerprint(graph: Any) -> dict[Any, Any]:
+    """The parts of a graph, which are others when a builder is built further, or a compiled graph gets a
+    checkpointer."""
     builder: Any = graph
     if not isinstance(graph, StateGraph):
-        return None
-    return (
-        tuple((name, id(spec)) for name, spec in builder.nodes.items()),
-        frozenset(builder.edges),
-        frozenset(builder.waiting_edges),
-        tuple((start, tuple(branches)) for start, branches in builder.branches.items()),
-    )
+        return {**vars(builder)}
+    parts = {**builder.nodes, **dict.fromkeys((*builder.edges, *builder.waiting_edges))}
+    for source, branches in builder.branches.items():
+        parts |= {(source, name, None): branch for name, branch in branches.items()}
+    return parts
 
 
 def _name_of(target: Any) -> str:

@@ -17,6 +17,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
+from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
@@ -110,10 +111,6 @@ def test_execute_a_graph_weaves_once() -> None:
 
 
 def test_execute_sees_nodes_that_are_added_to_a_builder_later() -> None:
-    from langgraph.graph import START, StateGraph
-
-    from tests.support import State
-
     arbiter_os = ArbiterOS()
     builder = StateGraph(State)
     builder.add_node("a", Spy("a"))
@@ -122,6 +119,41 @@ def test_execute_sees_nodes_that_are_added_to_a_builder_later() -> None:
     builder.add_node("b", Spy("b"))
     builder.add_edge("a", "b")
     assert arbiter_os.execute({"log": []}, builder) == {"log": ["a", "b"]}
+
+
+def test_execute_sees_a_node_and_an_edge_of_a_builder_that_took_the_place_of_others() -> None:
+    """A branch was known by its name alone, a node by an address in memory, which the next one may have."""
+    arbiter_os = ArbiterOS()
+
+    def route(state: Any) -> str:
+        return "a"
+
+    def builder_with(route: Any) -> Any:
+        return builder.add_conditional_edges(START, route, ["a", "b"])
+
+    builder: Any = StateGraph(State)
+    builder.add_node("a", Spy("a")).add_node("b", Spy("b"))
+    assert arbiter_os.execute({"log": []}, builder_with(route)) == {"log": ["a"]}
+
+    def other(state: Any) -> str:
+        return "b"
+
+    other.__name__ = route.__name__
+    builder.branches.clear()
+    assert arbiter_os.execute({"log": []}, builder_with(other)) == {"log": ["b"]}
+    for number in range(30):
+        del builder.nodes["b"]
+        builder.add_node("b", Spy(f"b{number}"))
+        assert arbiter_os.execute({"log": []}, builder) == {"log": [f"b{number}"]}
+
+
+def test_execute_sees_a_checkpointer_that_a_compiled_graph_is_given_later() -> None:
+    arbiter_os = ArbiterOS()
+    graph = chain(Spy("a"))
+    assert arbiter_os.execute({"log": []}, graph) == {"log": ["a"]}
+    graph.checkpointer = InMemorySaver()
+    assert arbiter_os.execute({"log": []}, graph, thread("1")) == {"log": ["a"]}
+    assert graph.get_state(thread("1")).values == {"log": ["a"]}
 
 
 def test_governed_function_is_of_the_same_kind() -> None:
