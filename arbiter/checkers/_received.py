@@ -7,10 +7,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, ValidationError, create_model
 
+from arbiter._threads.forks import new_lock
+from arbiter._values.recent import Recent
 from arbiter.checkers._arguments import UnclearError, normalised
 
 SHOWN = 80
@@ -116,13 +117,17 @@ class _Reader:
         }
 
 
-_readers: WeakKeyDictionary[Any, _Reader] = WeakKeyDictionary()
+_readers = Recent[Any, _Reader](256)
+"""By schema. A reader holds its schema, and a server may make tools for each request."""
+_lock = new_lock()
 
 
 def _by_model(tool: Any, schema: type[BaseModel], given: Mapping[str, Any]) -> Mapping[str, Any] | None:
     reader = _readers.get(schema)
     if reader is None:
-        reader = _readers[schema] = _Reader(tool, schema)
+        reader = _Reader(tool, schema)
+        with _lock:
+            _readers[schema] = reader
     return reader.read(given)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
@@ -1083,6 +1085,24 @@ def test_a_governed_function_knows_its_tools() -> None:
     with pytest.raises(PolicyViolationError):
         arbiter_os.execute({"amount": 5, "amt": 500}, pay, instruction=TOOL_CALL)
     assert vault.paid == [5]
+
+
+@pytest.mark.lengthy
+def test_the_schemas_of_tools_that_a_server_makes_for_each_request_go() -> None:
+    checker = ToolsChecker("tools", [LIMIT])
+
+    def request() -> weakref.ref[Any]:
+        def pay(amount: int) -> str:
+            """Pays."""
+            return "paid"
+
+        tool = StructuredTool.from_function(pay)
+        assert checker.denial("pay", {"amount": 5}, tools={"pay": [tool]}) is None
+        return weakref.ref(cast(Any, tool.args_schema))
+
+    first, *_ = [request() for _ in range(300)]
+    gc.collect()
+    assert first() is None
 
 
 def test_a_tool_in_one_of_several_chains_is_known() -> None:
