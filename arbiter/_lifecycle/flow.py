@@ -118,10 +118,10 @@ def _govern(run: NodeRun) -> Steps:
             run.item.give_results(plan.unjudged)
         yield from route(run, output, plan.routers)
         run.item.give_results(None)
-    if reads is not None:
-        run.settings.background.enqueue(reads.evaluations)
     if run.redirect is None and (run.capped is not None or run.escalation is not None):
-        return (yield from _replaced(run, output, answer))
+        answer = yield from _replaced(run, output, answer)
+    if reads is not None:  # the output is now what is committed
+        run.settings.background.enqueue(reads.evaluations)
     return answer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -291,6 +292,37 @@ def test_an_output_shown_to_a_human_is_not_judged_again(mode: str) -> None:
     with pytest.raises(PolicyViolationError, match="rejected"):
         run(app, Command(resume="reject"), thread("1"), mode=mode)
     assert next(scores) == 0.9
+
+
+@MODES
+def test_an_edited_output_is_judged_as_it_is_committed(mode: str) -> None:
+    """However long a checkpointer takes to save the answer: the background does not judge what the edit replaces."""
+    judged: list[int] = []
+    has_judged = threading.Event()
+
+    class Slow(InMemorySaver):
+        def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+            if writes[0][0] == "__arbiter_note" and writes[0][1]["name"].startswith("answer"):
+                has_judged.clear()
+                judged.clear()
+                has_judged.wait(0.3)
+            super().put_writes(config, writes, task_id, task_path)
+
+    def look(history: History) -> EvaluationResult:
+        judged.append(history.item.output_state["amount"])
+        has_judged.set()
+        return EvaluationResult(1.0, True)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("unread", look))
+    arbiter_os.add_policy_router(EscalationRouter("editor"))
+    app = arbiter_os.govern(chain(Spy("write", amount=1), checkpointer=Slow()))
+    run(app, LOW, thread("1"), mode=mode)
+    assert arbiter_os.drain(60)
+    edit = {"type": "edit", "output": {"amount": 2}}
+    assert run(app, Command(resume=edit), thread("1"), mode=mode)["amount"] == 2
+    assert arbiter_os.drain(60)
+    assert judged == [2]
 
 
 @MODES
