@@ -292,7 +292,8 @@ def question(
     retries: int | None = None,
 ) -> Verdict:
     """The question that a rule with these parameters asks. Raises `ParameterError` in the name of `owner`."""
-    terms = {"approvers": approvers, "expires_after": expires_after, "retries": retries}
+    names = None if approvers is None else list(approvers)
+    terms = {"approvers": names, "expires_after": expires_after, "retries": retries}
     verdict = Verdict.ask(reason, **{key: value for key, value in terms.items() if value is not None})
     try:
         terms_of(verdict)

@@ -20,6 +20,7 @@ from langgraph.types import Command, interrupt
 from arbiter import ArbiterOS, ConfigurationError, History, PolicyViolationError, Verdict
 from arbiter.checkers import ApprovalChecker
 from arbiter.errors import ParameterError
+from arbiter.routers import EscalationRouter
 from tests.support import MODES, Check, Spy, State, chain, examples, question, run, statuses, thread
 
 PAUSED: Any = {"log": [], "amount": 20}
@@ -56,6 +57,19 @@ def test_the_question_says_who_may_approve_and_until_when(mode: str) -> None:
     assert (asked["policy"], asked["reason"], asked["input"]) == ("boss", "above the limit", PAUSED)
     assert asked["approvers"] == ["alice", "bob"]
     assert (asked["asked_at"], asked["expires_at"]) == (1_000_000.0, 1_000_060.0)
+
+
+def test_approvers_that_can_be_read_once_may_approve_each_time() -> None:
+    """Each question reads them."""
+    arbiter_os, app = bank(pay := Spy("pay"), approvers=iter(["alice"]))
+    arbiter_os.add_policy_router(
+        EscalationRouter("editor", target_nodes=["last"], approvers=cast(Any, iter(["alice"])))
+    )
+    for name in ("1", "2"):
+        assert question(run(app, PAUSED, thread(name)))["approvers"] == ["alice"]
+        assert question(run(app, Command(resume=by("alice")), thread(name)))["approvers"] == ["alice"]
+        assert run(app, Command(resume=by("alice")), thread(name))["log"] == ["pay", "last"]
+    assert len(pay.calls) == 2
 
 
 @MODES
