@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextvars import copy_context
 from typing import Any, ClassVar, cast
 
@@ -15,7 +16,7 @@ from langgraph._internal._runnable import RunnableSeq
 from arbiter._threads.forks import new_rlock
 from arbiter._weaving.channel import conf_of
 from arbiter._weaving.node import GovernedNode
-from arbiter._weaving.writers import GatedWrite, not_written
+from arbiter._weaving.writers import STASH, GatedWrite, not_written
 
 _set_ambient = var_child_runnable_config.set
 
@@ -61,24 +62,34 @@ class GovernedSequence(RunnableSeq):
         return output
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        if (own := self._unheard(config, AsyncCallbackManager, AsyncLazyManager)) is None:
-            return await super().ainvoke(input, config, **kwargs)
-        manager = own["callbacks"]
-        context = copy_context()
-        context.run(_set_ambient, own)
         try:
+            if (own := self._unheard(config, AsyncCallbackManager, AsyncLazyManager)) is None:
+                return await super().ainvoke(input, config, **kwargs)
+            manager = own["callbacks"]
+            context = copy_context()
+            context.run(_set_ambient, own)
             output = await asyncio.create_task(self.node.ainvoke(input, own, **kwargs), context=context)
+            for number, step in self.rest:
+                if type(step) is GatedWrite:
+                    output = step.write(output, own)
+                elif type(step) is not Passthrough:
+                    output = await step.ainvoke(
+                        output, _step_config(own, AsyncLazyManager.of(config, number, manager))
+                    )
         except asyncio.CancelledError as exc:
-            not_written(conf_of(config), exc)  # the node may be done, and its writers never run
+            _not_begun(config, exc)
             raise
-        for number, step in self.rest:
-            if type(step) is GatedWrite:
-                output = step.write(output, own)
-            elif type(step) is not Passthrough:
-                output = await step.ainvoke(
-                    output, _step_config(own, AsyncLazyManager.of(config, number, manager))
-                )
         return output
+
+    async def astream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        try:
+            async for chunk in super().astream(input, config, **kwargs):
+                yield chunk
+        except asyncio.CancelledError as exc:
+            _not_begun(config, exc)
+            raise
 
     def _unheard(self, config: Any, kind: type[BaseCallbackManager], lazy: type[LazyManager]) -> Any:
         """The config of the first step if no handler sees the run of this task, else None."""
@@ -90,6 +101,12 @@ class GovernedSequence(RunnableSeq):
         if not self.is_plain or config.get("run_id") is not None:
             return None
         return _step_config(config, lazy.of(config, 1, None))
+
+
+def _not_begun(config: Any, error: asyncio.CancelledError) -> None:
+    """Handle a cancellation: the node may be done, and its writers have not begun."""
+    if STASH in (conf := conf_of(config)):
+        not_written(conf, error)
 
 
 def _step_config(config: Any, manager: BaseCallbackManager) -> RunnableConfig:

@@ -126,23 +126,19 @@ class GatedWrite(_Write):
 
 
 def not_written(conf: dict[str, Any], error: BaseException) -> None:
-    """Record a failure: the node has run, but its output or the choice of its edges cannot be written.
-
-    A cancellation is one only for a node that is done.
+    """Record a failure or cancellation: the node has run, but its output or the choice of its edges cannot be
+    written.
     """
-    channel = facts_channel_in(conf)
-    execution = channel.execution
-    cancelled = not isinstance(error, Exception)
-    if cancelled and conf[CONFIG_KEY_TASK_ID] not in channel.ending:
-        return
+    channel, task = facts_channel_in(conf), conf[CONFIG_KEY_TASK_ID]
     writes = writes_in(conf)
     if all(name == FACTS for name, _ in writes):  # for LangGraph such a node has an update
         writes.clear()
-        channel.done.pop(conf[CONFIG_KEY_TASK_ID], None)
+        channel.done.pop(task, None)
+    execution = channel.execution
     if execution is None or execution.run is None or isinstance(error, GraphBubbleUp):
         return
-    if (record := execution.run.log.by_id.get(conf[CONFIG_KEY_TASK_ID])) is not None:
-        record.status = "cancelled" if cancelled else "failed"
+    if (record := execution.run.log.by_id.get(task)) is not None:
+        record.status = "failed" if isinstance(error, Exception) else "cancelled"
         record.error = describe(error)
     _tell_end(conf)
 
@@ -230,7 +226,7 @@ class GatedBranch(Runnable[Any, Any]):
                 if type(input) is Redirect
                 else self.branch.invoke(input, config, **kwargs)
             )
-        except Exception as exc:
+        except BaseException as exc:
             not_written(conf_of(config), exc)
             raise
         if self.last and self.core.settings.listeners:
@@ -244,7 +240,7 @@ class GatedBranch(Runnable[Any, Any]):
                 if type(input) is Redirect
                 else await self.branch.ainvoke(input, config, **kwargs)
             )
-        except Exception as exc:
+        except BaseException as exc:
             not_written(conf_of(config), exc)
             raise
         if self.last and self.core.settings.listeners:

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnablePassthrough
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
+from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, RetryPolicy, interrupt
 
@@ -226,6 +227,94 @@ def test_a_stream_that_its_reader_leaves_is_closed() -> None:
     for _ in arbiter_os.govern(chain(Spy("a"), Spy("b"))).stream({}):
         break
     assert diary.told[-1] == "execution closed"
+
+
+@pytest.mark.parametrize("traced", ["", "ainvoke", "astream_events"])
+@pytest.mark.parametrize("where", ["node", "edge"])
+def test_a_cancellation_between_a_node_and_its_edges_is_reported(where: str, traced: str) -> None:
+    """Also where a tracer follows the run: the node was recorded as completed, and no listener heard of its end."""
+    arbiter_os, diary = listened()
+    running: list[asyncio.Task[Any]] = []
+
+    async def node(state: Any) -> Any:
+        if where == "node":
+            running[0].cancel()
+        return {"log": ["a"]}
+
+    async def edge(state: Any) -> str:
+        running[0].cancel()
+        await asyncio.sleep(60)
+        return "b"
+
+    builder: Any = StateGraph(State)
+    builder.add_node("a", node).add_node("b", Spy("b")).add_edge(START, "a")
+    builder.add_conditional_edges("a", edge, ["b"])
+    app = arbiter_os.govern(builder.compile())
+    config: Any = {"callbacks": [BaseCallbackHandler()]} if traced else {}
+
+    async def start() -> None:
+        if traced != "astream_events":
+            await app.ainvoke({"log": []}, config)
+        async for _ in app.astream_events({"log": []}, config, version="v2"):
+            pass
+
+    async def main() -> None:
+        running.append(asyncio.create_task(start()))
+        with pytest.raises(asyncio.CancelledError):
+            await running[0]
+
+    asyncio.run(main())
+    assert diary.told == ["execution began", "a began", "a cancelled", "execution cancelled"]
+    assert arbiter_os.history.item.status == "cancelled"
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("where", ["node", "edge"])
+def test_a_node_that_was_cancelled_as_it_ended_and_runs_again_is_one_item(where: str, traced: bool) -> None:
+    """Also if no listener is there."""
+    arbiter_os = ArbiterOS()
+    running: list[asyncio.Task[Any]] = []
+
+    async def node(state: Any) -> Any:
+        if where == "node" and len(running) == 1:
+            running[0].cancel()
+        return {"log": ["a"]}
+
+    async def edge(state: Any) -> str:
+        if where == "edge" and len(running) == 1:
+            running[0].cancel()
+            await asyncio.sleep(60)
+        return END
+
+    builder: Any = StateGraph(State)
+    builder.add_node("a", node).add_edge(START, "a").add_conditional_edges("a", edge, [END])
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    config: Any = {**thread("1"), "callbacks": [BaseCallbackHandler()] if traced else []}
+
+    async def main() -> None:
+        running.append(asyncio.create_task(app.ainvoke({"log": []}, config)))
+        with pytest.raises(asyncio.CancelledError):
+            await running[0]
+        assert arbiter_os.history_of(thread_id="1").item.status == "cancelled"
+        running.append(asyncio.create_task(app.ainvoke(None, config)))
+        assert await running[1] == {"log": ["a"]}
+
+    asyncio.run(main())
+    items = arbiter_os.history_of(thread_id="1").items()
+    assert [(item.node, item.status, item.attempt) for item in items] == [("a", "completed", 2)]
+
+
+def test_an_edge_that_is_interrupted_ends_its_node() -> None:
+    arbiter_os, diary = listened()
+
+    def edge(state: Any) -> str:
+        raise KeyboardInterrupt
+
+    builder: Any = StateGraph(State)
+    builder.add_node("a", Spy("a")).add_edge(START, "a").add_conditional_edges("a", edge, ["a"])
+    with pytest.raises(KeyboardInterrupt):
+        arbiter_os.govern(builder.compile()).invoke({"log": []})
+    assert diary.told == ["execution began", "a began", "a cancelled", "execution cancelled"]
 
 
 class Unclosable:
