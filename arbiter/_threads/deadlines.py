@@ -344,9 +344,20 @@ _STUCK = 0.2
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
-        loop.run_forever()
+        while not _ran(loop):
+            pass
     finally:
         loop.close()
+
+
+def _ran(loop: asyncio.AbstractEventLoop) -> bool:
+    """True if the loop was stopped; False if a coroutine raised what asyncio ends a loop for. That is the result of
+    this coroutine alone, and the others go on."""
+    try:
+        loop.run_forever()
+    except (SystemExit, KeyboardInterrupt):
+        return False
+    return True
 
 
 def _stop_when_idle(loop: asyncio.AbstractEventLoop) -> None:

@@ -959,3 +959,17 @@ def test_a_cognitive_evaluator_can_be_asked_like_any_other(mode: str) -> None:
     assert (result.score, result.feedback) == (0.5, "done")
     with pytest.raises(EvaluationError, match="validate_false"):
         asyncio.run(E("C", [], validator=lambda ctx: False).evaluate(history))
+
+
+def test_a_store_that_ends_the_program_ends_the_memory_of_nobody_else() -> None:
+    """asyncio ends an event loop for SystemExit, and all memory of a process shares one."""
+
+    class Exits(InMemoryStore):
+        async def abatch(self, ops: Any) -> Any:
+            raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        EvaluationCycle(store=Exits()).memory.facts("ada")
+    memory = EvaluationCycle(store=InMemoryStore()).memory
+    memory.remember("ada", "Ada lives in Oslo")
+    assert [fact.claim for fact in memory.facts("ada")] == ["Ada lives in Oslo"]
