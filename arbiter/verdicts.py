@@ -208,14 +208,14 @@ def terms_of(question: Verdict) -> Terms:
         given = approvers
         names = list(given) if isinstance(approvers, Iterable) and not isinstance(approvers, str) else []
         if not names or not all(isinstance(name, str) and name for name in names):
-            raise TermsError("approvers", f"expected a list of names, got {_short(given)}. Write ['alice'].")
+            raise TermsError("approvers", f"expected a list of names, got {short(given)}. Write ['alice'].")
     if seconds is not None and (
         isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf
     ):
-        raise TermsError("expires_after", f"expected seconds above 0, got {_short(seconds)}. Write 3600.")
+        raise TermsError("expires_after", f"expected seconds above 0, got {short(seconds)}. Write 3600.")
     retries: object = question.payload.get("retries", 0)
     if not is_whole(retries, least=0):
-        raise TermsError("retries", f"expected a whole number from 0, got {_short(retries)}. Write 2.")
+        raise TermsError("retries", f"expected a whole number from 0, got {short(retries)}. Write 2.")
     return Terms(None if names is None else frozenset(map(str, names)), seconds, retries)
 
 
@@ -228,7 +228,7 @@ def as_verdict(answer: object) -> Verdict:
         if answer.kind not in ("allow", "deny", "ask"):
             return Verdict.deny(f"the checker returned a Verdict of unknown kind {answer.kind!r}")
         reason: object = answer.reason
-        return answer if type(reason) is str else Verdict(answer.kind, _short(reason), answer.payload)
+        return answer if type(reason) is str else Verdict(answer.kind, short(reason), answer.payload)
     match answer:
         case True | (True, str()):
             return ALLOW
@@ -238,7 +238,7 @@ def as_verdict(answer: object) -> Verdict:
             return Verdict.deny(reason)
         case _:
             return Verdict.deny(
-                f"the checker returned {_short(answer)}; expected a Verdict, a bool or (bool, reason)"
+                f"the checker returned {short(answer)}; expected a Verdict, a bool or (bool, reason)"
             )
 
 
@@ -269,7 +269,7 @@ def _as_single(answer: object) -> EvaluationResult | str:
         result = EvaluationResult(answer, None)
     else:
         return (
-            f"returned {_short(answer)}; expected an EvaluationResult, a bool, a number or a mapping of these"
+            f"returned {short(answer)}; expected an EvaluationResult, a bool, a number or a mapping of these"
         )
     return _fault_in(result) or result
 
@@ -279,7 +279,7 @@ def _as_several(answer: Mapping[object, object]) -> Several | str:
     faults: dict[str, str] = {}
     for key, value in answer.items():
         if not isinstance(key, str) or not key:
-            return f"returned a result named {_short(key)}; expected a non-empty text"
+            return f"returned a result named {short(key)}; expected a non-empty text"
         read = _as_single(value)
         if isinstance(read, str):
             faults[key] = read
@@ -292,24 +292,24 @@ def _fault_in(answer: EvaluationResult) -> str | None:
     """The reason why `answer` is not a valid evaluation result, or `None` if it is valid."""
     score: object = answer.score
     if not (isfinite(score) if type(score) is float else _is_finite(score)):
-        return f"returned the score {_short(score)}; expected a finite number"
+        return f"returned the score {short(score)}; expected a finite number"
     if type(answer.passed) is not bool and answer.passed is not None:
-        return f"returned passed={_short(answer.passed)}; expected True, False or None"
+        return f"returned passed={short(answer.passed)}; expected True, False or None"
     feedback: object = answer.feedback
     if type(feedback) is not str:
-        return f"returned feedback={_short(feedback)}; expected a text"
+        return f"returned feedback={short(feedback)}; expected a text"
     if type(answer.metadata) is not FrozenDict and not _is_mapping(answer.metadata):
-        return f"returned metadata={_short(answer.metadata)}; expected a mapping"
+        return f"returned metadata={short(answer.metadata)}; expected a mapping"
     outcome: object = answer.outcome
     if outcome != "scored" and outcome not in get_args(Outcome):
-        return f"returned outcome={_short(outcome)}; expected one of {', '.join(get_args(Outcome))}"
+        return f"returned outcome={short(outcome)}; expected one of {', '.join(get_args(Outcome))}"
     return None
 
 
 def evaluation_fault(answer: object) -> str | None:
     """The reason why `answer` is not a valid evaluation result, or `None` if it is valid."""
     if not isinstance(answer, EvaluationResult):
-        return f"returned {_short(answer)}; expected an EvaluationResult"
+        return f"returned {short(answer)}; expected an EvaluationResult"
     return _fault_in(answer)
 
 
@@ -337,7 +337,7 @@ def _is_finite(value: object) -> bool:
     return is_numeric(value) and isfinite(float(value))
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
     """`repr`, bounded and safe for an error message."""
     try:
         text = repr(value)

@@ -29,7 +29,7 @@ from arbiter._values.states import (
 )
 from arbiter.errors import ConfigurationError, CorrectionError, describe
 from arbiter.history._record import Record
-from arbiter.verdicts import Correction
+from arbiter.verdicts import Correction, short
 
 
 def audit_draft(run: NodeRun, registration: Registration[Any]) -> Steps:
@@ -147,13 +147,15 @@ def correct(run: NodeRun, registration: Registration[Any]) -> Steps:
         _note(run, registration, answer)
         if answer.kind == "commit":
             return _taken(run, registration, answer, output)
-        record.corrections = (*record.corrections, answer.feedback)
+        feedback = cast(Any, answer.feedback)
+        said = feedback if isinstance(feedback, str) else short(feedback)
+        record.corrections = (*record.corrections, said)
         account = record.kept_account
-        account.drafts = (*account.drafts, (record.output, answer.feedback))
+        account.drafts = (*account.drafts, (record.output, said))
         log(run, "gate %s sent back draft %d", registration.name, attempt)
         exhausted = attempt >= gate.max_attempts
         if answer.kind == "give_up" or (exhausted and gate.on_exhausted == "raise"):
-            reason = answer.feedback or "no reason was given"
+            reason = said or "no reason was given"
             if answer.kind == "retry":
                 reason = f"{attempt} drafts were sent back, the last one because: {reason}"
             if record.drafts:  # a retry begins with a first draft

@@ -20,7 +20,7 @@ from arbiter._values.states import are_commands, freeze
 from arbiter.errors import SyncDriverError, describe, nearest
 from arbiter.history._facts import RunFact
 from arbiter.policy import PolicyRouter
-from arbiter.verdicts import Verdict
+from arbiter.verdicts import Verdict, short
 
 
 def route(run: NodeRun, output: Any, registrations: Sequence[Registration[PolicyRouter]]) -> Steps:
@@ -86,7 +86,7 @@ def _no_target(run: NodeRun, router: PolicyRouter, target: object) -> str:
         what = "one of its targets. Targets"
     hint = nearest(target, known) if isinstance(target, str) else ""
     listed = ", ".join(sorted(names)) or "none"
-    return f"redirects to {target!r}, which is not {what}: {listed}.{hint}"
+    return f"redirects to {short(target)}, which is not {what}: {listed}.{hint}"
 
 
 def _resolve(run: NodeRun, router: PolicyRouter) -> Steps:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import json
 import operator
 import pickle
 import weakref
@@ -397,6 +398,19 @@ def test_odd_reasons_are_shown_as_text(on_deny: str) -> None:
     else:
         with pytest.raises(PolicyViolationError, match="ValueError"):
             app.invoke({"log": []})
+
+
+@MODES
+def test_odd_feedback_is_recorded_as_text(mode: str, tmp_path: Path) -> None:
+    feedback: Any = ValueError("no source")
+    arbiter_os = ArbiterOS(ledger=tmp_path / "l.db")
+    arbiter_os.add_correction_gate(Review("odd", lambda h, d, n: Correction.retry(feedback), max_attempts=2))
+    assert run(arbiter_os.govern(chain(Spy("a"))), {"log": []}, mode=mode) == {"log": ["a"]}
+    assert json.loads(arbiter_os.history.to_jsonl())["corrections"] == ["ValueError('no source')"] * 2
+    assert arbiter_os.ledger.flush(PATIENCE)
+    [item] = arbiter_os.ledger.items()
+    assert [said for _, said in item.drafts] == ["ValueError('no source')"] * 2
+    arbiter_os.ledger.close()
 
 
 def test_schema_whose_validator_breaks_has_not_agreed() -> None:

@@ -149,10 +149,19 @@ def test_first_registered_wins_and_the_other_is_recorded(mode: str) -> None:
     assert item.redirected_to == "one"
 
 
+class Unprintable:
+    """Such as a proxy of a request that is over."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("there is no request")
+
+
 FAILING: list[tuple[Callable[[Any, Any], Any], str]] = [
     (lambda h, o: 1 / 0, "ZeroDivisionError"),
     (lambda h, o: "nowhere", "not a node"),
     (lambda h, o: 42, "not a node"),
+    (lambda h, o: 10**5000, "redirects to <int>, which is not a node"),
+    (lambda h, o: Unprintable(), "redirects to <Unprintable>, which is not a node"),
     (lambda h, o: o.clear(), "TypeError"),
 ]
 
