@@ -76,7 +76,7 @@ def answer_to_dict(done: CaseRun, output: Any, thread_id: str) -> dict[str, Any]
     line: dict[str, Any] = {"case": done.case.id, "repeat": done.repeat, "status": done.status}
     if output is not None:
         line["output"] = output
-    if output != done.output:
+    if not _is_same(output, done.output):
         line["exact"] = False
     if done.error:
         line["error"] = done.error
@@ -92,6 +92,14 @@ def answer_to_dict(done: CaseRun, output: Any, thread_id: str) -> dict[str, Any]
         line["usd"] = done.usd
     line["seconds"], line["thread_id"] = done.duration, thread_id
     return line
+
+
+def _is_same(written: Any, output: Any) -> bool:
+    """True if the JSON says all about an output. An array or a table, which compares each of its parts, is not JSON."""
+    try:
+        return bool(written == output)
+    except Exception:
+        return False
 
 
 def judgement_line(asked: Asked, reply: JudgeReply) -> dict[str, Any]:

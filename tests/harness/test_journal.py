@@ -135,6 +135,27 @@ def test_an_output_that_is_no_json_is_made_again() -> None:
     assert calls == [1, 2, 3, 4]
 
 
+class Parts:
+    """Compares each of its parts, as an array or a table does."""
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth value of an array with more than one element is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("make", [Parts, lambda: {"embedding": Parts()}])
+def test_an_array_or_a_table_is_an_output_like_any_other(make: Callable[[], Any]) -> None:
+    report = Suite("arrays", CASES[:1], scorers={"some": lambda run: run.output is not None}).run(
+        lambda _: make()
+    )
+    assert report.rows["some"].mean == 1.0
+    assert without_timing(load_report(run_folder("last"))) == without_timing(report)
+
+
 def test_node_evaluators_judge_again_only_what_they_had_not_judged() -> None:
     plan = Spy("plan")
     graph = chain(plan)
