@@ -67,7 +67,7 @@ class _Table:
         file = known[-1 if name == "last" else ids.index(name)]
         try:
             found: Any = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"{file} cannot be read: {error}.") from None
         if not is_mapping(found) or found.get("format") != _FORMAT:
             raise ConfigurationError(f"{file} is not a table of experiments.")

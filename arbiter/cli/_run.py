@@ -142,7 +142,7 @@ def _json(text: str, option: str) -> Any:
         if not text.lstrip().startswith(("{", "[", '"')) and path.is_file():
             return json.loads(path.read_text(encoding="utf-8"))
         return json.loads(text)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ConfigurationError(
             f"{option} is {shown!r}; expected JSON, or a file that contains it: {error}"
         ) from None

@@ -108,7 +108,7 @@ class ExperimentPlan:
         """The plan in a file. Raises `ConfigurationError` for a file that is none, or was edited."""
         try:
             found: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"{path}: cannot be read as a plan: {error}.") from None
         names = {"format", "hash", *(field.name for field in fields(cls))}
         if not is_mapping(found) or found.get("format") != _FORMAT or {*found} != names:
@@ -116,9 +116,13 @@ class ExperimentPlan:
                 f"{path} is not a plan of an experiment. Write one: arbiter experiment plan SCENARIO --out {path}."
             )
         plan = cls.from_dict(found)
-        if plan.hash != found["hash"]:
+        try:
+            content = plan.hash
+        except (TypeError, ValueError) as error:  # metrics that are no list, NaN
+            content = f"has none: {error}"
+        if content != found["hash"]:
             raise ConfigurationError(
-                f"{path}: the hash is {found['hash']}, but that of its content {plan.hash}. It was edited; "
+                f"{path}: the hash is {found['hash']}, but that of its content {content}. It was edited; "
                 "write another."
             )
         return plan

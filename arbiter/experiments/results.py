@@ -17,6 +17,7 @@ from arbiter.experiments.comparing import MetricComparison, compared
 from arbiter.experiments.plans import ExperimentPlan
 from arbiter.experiments.scenarios import is_of_agents
 from arbiter.harness.calibration import Calibration
+from arbiter.harness.journal import reading
 from arbiter.harness.reports.report import Report, load_report
 from arbiter.harness.results import CaseResult
 from arbiter.harness.usage import Spent
@@ -218,7 +219,8 @@ class ExperimentResult:
 
 def load_result(folder: Path) -> ExperimentResult:
     """The result of a run from its folder. Raises `ConfigurationError` if it does not belong to an experiment."""
-    return ExperimentResult.of(load_report(folder))
+    with reading(folder):
+        return ExperimentResult.of(load_report(folder))
 
 
 def _scores_of(result: CaseResult | None, metric: str) -> list[float]:

@@ -190,7 +190,7 @@ def fits_schema(schema: Mapping[str, Any]) -> Check:
         if isinstance(output, str):
             try:
                 output = json.loads(output)
-            except ValueError:
+            except (ValueError, RecursionError):
                 pass  # a text, which the schema may allow
         error = next(iter(validator.iter_errors(output)), None)
         return None if error is None else f"{error.json_path}: {error.message}"[:500]

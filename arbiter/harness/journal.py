@@ -20,15 +20,15 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any
 
 from pydantic import TypeAdapter
 
-from arbiter.errors import ArbiterWarning, ConfigurationError, PackError, nearest
+from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, PackError, describe, nearest
 from arbiter.harness.canonical import canonical, compact, is_mapping, listed
 from arbiter.harness.cases import Case
 from arbiter.harness.recordings import Asked
@@ -227,20 +227,23 @@ class Written:
                 break
             line = _parsed(raw, path, number)
             whole += len(raw)
-            seq, last = max(seq, line["seq"]), line["at"]
-            began = began or last
-            if line["kind"] == "session":
-                sessions, end = sessions + 1, None
-                for each in bought.values():
-                    each.give_up()
-            elif line["kind"] == "end":
-                end = line
-            elif line["kind"] == "judgement":
-                judgements[line["key"], line["case"]] = line
-            elif line["kind"] == "spent":
-                bought.setdefault((line["case"], line["repeat"]), Bought()).add(line)
-            else:
-                _keep(kept.setdefault((line["case"], line["repeat"]), Kept()), line, folder)
+            try:
+                seq, last = max(seq, line["seq"]), line["at"]
+                began = began or last
+                if line["kind"] == "session":
+                    sessions, end = sessions + 1, None
+                    for each in bought.values():
+                        each.give_up()
+                elif line["kind"] == "end":
+                    end = line
+                elif line["kind"] == "judgement":
+                    judgements[line["key"], line["case"]] = line
+                elif line["kind"] == "spent":
+                    bought.setdefault((line["case"], line["repeat"]), Bought()).add(line)
+                else:
+                    _keep(kept.setdefault((line["case"], line["repeat"]), Kept()), line, folder)
+            except _OTHER_FORM:
+                raise _no_line(path, number) from None
         for each in bought.values():
             each.give_up()
         return cls(
@@ -273,7 +276,7 @@ def _head(folder: Path) -> Mapping[str, Any]:
     path = folder / "run.json"
     try:
         head = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}.") from None
     if not is_mapping(head) or head.get("v") != VERSION:
         found = head.get("v") if is_mapping(head) else head
@@ -295,10 +298,32 @@ def _parsed(raw: bytes, path: Path, number: int) -> Mapping[str, Any]:
         needed = ("seq", "at") if line["kind"] in ("session", "end") else ("seq", "at", "case", "repeat")
         if line["v"] == VERSION and all(name in line for name in needed):
             return line
-    except (ValueError, KeyError, TypeError):
+    except _OTHER_FORM:
         pass
+    raise _no_line(path, number)
+
+
+_OTHER_FORM = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""The exceptions of reading JSON that has another form than what was written."""
+
+
+def _no_line(path: Path, number: int) -> PackError:
     said = "expected a line of a journal. Without it the run cannot go on; start a new one"
-    raise PackError.at(str(path), number, said)
+    return PackError.at(str(path), number, said)
+
+
+@contextmanager
+def reading(folder: Path) -> Generator[None]:
+    """Inside, parts of the files of a run become objects. If one has another form, raises a `ConfigurationError` that
+    names the run."""
+    try:
+        yield
+    except ArbiterError:
+        raise
+    except _OTHER_FORM as error:
+        raise ConfigurationError(
+            f"the files of the run {folder} are not as it wrote them: {describe(error)}. Start a new run."
+        ) from None
 
 
 def _keep(kept: Kept, line: Mapping[str, Any], folder: Path) -> None:
@@ -568,7 +593,7 @@ def _end_in(raw: bytes) -> Mapping[str, Any] | None:
     """The line if it is the end of a session."""
     try:
         line: Any = json.loads(raw)
-    except ValueError:  # torn
+    except (ValueError, RecursionError):  # torn
         return None
     return line if is_mapping(line) and line.get("kind") == "end" else None
 

@@ -119,7 +119,7 @@ class JsonlMessages(_Read):
                 continue
             try:
                 found.append(_message(json.loads(line)))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 mistakes.append(PackMistake(str(self.path), number, "", str(error)))
         if mistakes:
             raise PackError(mistakes)

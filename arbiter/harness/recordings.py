@@ -431,7 +431,7 @@ class Recording:
             try:
                 line = json.loads(row)
                 _check(path.name, line)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 if line is None and number == len(whole):  # the process was killed while it wrote
                     warnings.warn(
                         f"{path}:{number}: a torn last line was left out.", ArbiterWarning, stacklevel=5

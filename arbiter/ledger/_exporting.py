@@ -258,7 +258,10 @@ class FileRecords:
                     raise ValueError(f"its version is {row['v']!r}, this version of Arbiter reads {VERSION}")
                 self.uuid = str(row["uuid"])
             case "constitution" | "graph":
-                self._texts[row["digest"]] = Text(row["row"], row["digest"], str(row["body"]))
+                text = str(row["body"])
+                if not isinstance(orjson.loads(text), dict):
+                    raise ValueError(f"the body of its {row['row']} is no mapping")
+                self._texts[row["digest"]] = Text(row["row"], row["digest"], text)
             case "thread":
                 names = {name: row[name] for name in ("ref", "thread_id", "subject", "graph")}
                 self._threads.setdefault(row["ref"], RecordedThread(**names, rows=[]))
@@ -268,9 +271,9 @@ class FileRecords:
                 thread = self._threads[row["ref"]]
                 rows: Any = thread.rows
                 body, contents = _checked(row["body"]), row["contents"]
-                text = None if contents is None else orjson.dumps(contents).decode()
+                said = None if contents is None else orjson.dumps(contents).decode()
                 missing = self._missing(thread, body)
-                rows.append(Row(canonical(body).decode(), text, thread.thread_id or thread.ref, body["seq"]))
+                rows.append(Row(canonical(body).decode(), said, thread.thread_id or thread.ref, body["seq"]))
                 return missing
             case other:
                 raise ValueError(f"its row is {other!r}")

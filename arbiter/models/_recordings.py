@@ -215,7 +215,7 @@ def _read(path: Path) -> Mapping[str, Mapping[str, Any]]:
         data = json.loads(content)
         if data["version"] != VERSION or not all(map(is_judgement, data["judgements"].values())):
             raise ValueError("another version, or a judgement without a value")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RecordingError(
             f"expected a recording in {str(path)!r}, got {type(error).__name__}: {error}"
         ) from None

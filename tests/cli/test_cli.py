@@ -199,6 +199,9 @@ def test_version_is_that_of_the_distribution() -> None:
         (("lint", "team:graph", "-c", "bad.yaml"), r"bad.yaml:7: checkers\[0\].use: .*'require_before'"),
         (("run", "team:graph", "--input", '{"amount": 5'), "--input is .*expected JSON, or a file"),
         (("run", "team:graph", "--input", "nothing.json"), "--input is 'nothing.json'; expected JSON"),
+        pytest.param(
+            ("run", "team:graph", "--input", "[" * 100_000), "--input is .*expected JSON", id="deep"
+        ),
         (("run", "team:graph", "--resume", "approve"), "team:graph has no checkpointer"),
         (("explain", "budgt"), "there is no rule or kind 'budgt'. Did you mean 'budget'"),
         (("explain", "smal", "-c", "."), "there is no rule or kind 'smal'. Did you mean 'small'"),

@@ -478,6 +478,12 @@ def test_an_experiment_is_held_to_its_plan(project: Path) -> None:
     file.write_text(file.read_text().replace('"alpha": 0.05', '"alpha": 0.1'))
     with pytest.raises(ConfigurationError, match="It was edited"):
         pair().run(plan=file)
+    file.write_text(file.read_text().replace('"alpha": 0.1', '"alpha": NaN'))
+    with pytest.raises(ConfigurationError, match="It was edited"):
+        pair().run(plan=file)
+    file.write_text("[" * 100_000)
+    with pytest.raises(ConfigurationError, match="cannot be read as a plan"):
+        pair().run(plan=file)
     file.write_text("{}")
     with pytest.raises(ConfigurationError, match="is not a plan of an experiment"):
         pair().run(plan=file)

@@ -469,11 +469,12 @@ def test_all_mistakes_of_a_file_of_messages_are_reported(crew: Path, until: dict
         '{"agent": "ilka", "at": "2026-11-23T12:00:00Z"}',
         "[1]",
         '{"agent": "ilka", "text": "Hi", "at": "2026-11-23T12:00:00Z", "who": "x"}',
+        "[" * 100_000,
     )
     Path("messages.jsonl").write_text("\n".join(lines))
     with pytest.raises(PackError) as raised:
         loaded().run()
-    assert [mistake.line for mistake in raised.value.mistakes] == [1, 2, 3, 4]
+    assert [mistake.line for mistake in raised.value.mistakes] == [1, 2, 3, 4, 5]
 
 
 def test_spans_of_time() -> None:

@@ -458,6 +458,13 @@ def test_the_module_for_grpo_rewards_completions_by_the_scorers(
     assert reward(completions=["2", "3"], case_id=["two", "two"]) == [1.0, 0.0]
 
 
+def test_a_completion_of_brackets_alone_is_a_text(project: Path) -> None:
+    (project / "s.yaml").write_text(
+        "suite: s\ncases: [{id: a, input: x, expect: {json_schema: {type: object}}}]\n"
+    )
+    assert Rewards("s.yaml", is_json=True)(['{"a": 1}', "[" * 100_000], ["a", "a"]) == [1.0, 0.0]
+
+
 def test_a_completion_that_no_scorer_judged_has_no_reward(project: Path) -> None:
     (project / "scorers.py").write_text("def sour(run):\n    raise ValueError('no')\n")
     (project / "s.yaml").write_text(

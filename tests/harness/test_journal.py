@@ -149,9 +149,10 @@ class Parts:
 
 @pytest.mark.parametrize("make", [Parts, lambda: {"embedding": Parts()}])
 def test_an_array_or_a_table_is_an_output_like_any_other(make: Callable[[], Any]) -> None:
-    report = Suite("arrays", CASES[:1], scorers={"some": lambda run: run.output is not None}).run(
-        lambda _: make()
-    )
+    def made(given: int) -> Any:
+        return make()
+
+    report = Suite("arrays", CASES[:1], scorers={"some": lambda run: run.output is not None}).run(made)
     assert report.rows["some"].mean == 1.0
     assert without_timing(load_report(run_folder("last"))) == without_timing(report)
 
@@ -251,6 +252,39 @@ def test_a_broken_line_is_named() -> None:
     path.write_text("".join(text))
     with pytest.raises(PackError, match=r"journal.jsonl:5: expected a line of a journal"):
         SUITE.run(answer, resume="last")
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("score", {"scores": [{"naMe": "long"}]}),
+        ("answer", {"case": []}),
+        ("answer", {"seq": "4"}),
+        ("case", None),
+    ],
+)
+def test_a_line_of_another_form_is_named(kind: str, change: dict[str, Any] | None) -> None:
+    SUITE.run(answer)
+    path = run_folder("last") / "journal.jsonl"
+    found = lines()
+    number = next(at for at, line in enumerate(found) if line["kind"] == kind)
+    text = [json.dumps(line) for line in found]
+    text[number] = DEEP if change is None else json.dumps(found[number] | change)
+    path.write_text("\n".join(text) + "\n")
+    with pytest.raises(PackError, match=rf"journal.jsonl:{number + 1}: expected a line of a journal"):
+        load_report(path.parent)
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("change", [{"gate": []}, {"cases": [1]}, {"options": 0}, {"measures": None}, None])
+def test_a_head_of_another_form_names_its_run(change: dict[str, Any] | None) -> None:
+    SUITE.run(answer)
+    path = run_folder("last") / "run.json"
+    path.write_text(DEEP if change is None else json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ConfigurationError, match=path.parent.name):
+        load_report(path.parent)
 
 
 def other(run: CaseRun) -> float:

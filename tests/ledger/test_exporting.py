@@ -112,6 +112,7 @@ def test_no_text_is_a_formula(ledger: Ledger, text: str) -> None:
         ("[]", r"f:2: "),
         ('{"row": "entry", "ref": "x", "body": {}, "contents": null}', r"f:2: .*'x'"),
         ('{"row": "page"}', r"f:2: .*its row is 'page'"),
+        ('{"row": "graph", "digest": "d", "body": "[]"}', r"f:2: .*the body of its graph is no mapping"),
         ('{"row": "ledger", "v": 2, "uuid": "u"}', r"f:2: .*its version is 2"),
     ],
     ids=str,

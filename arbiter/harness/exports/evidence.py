@@ -13,7 +13,7 @@ from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.cases import Case
 from arbiter.harness.gate import covers
 from arbiter.harness.identity import of_row
-from arbiter.harness.journal import Written, node_runs_in
+from arbiter.harness.journal import Written, node_runs_in, reading
 from arbiter.harness.measures import Measure
 from arbiter.harness.results import CaseResult
 from arbiter.harness.scores import Score
@@ -82,7 +82,9 @@ class Evidence:
     def read(cls, folder: Path) -> Evidence:
         """The evidence in the folder of a run. Raises `ConfigurationError` if the run has no results."""
         written = Written.read(folder)
-        cases = {case.id: case for case in (Case(**each) for each in written.head["cases"])}
+        with reading(folder):
+            cases = {case.id: case for case in (Case(**each) for each in written.head["cases"])}
+            measures = [Measure.of(each) for each in written.head["measures"]]
         nodes = node_runs_in(folder)
         runs = [
             Run(
@@ -99,7 +101,7 @@ class Evidence:
             suite=str(written.head["suite"]),
             cases=[*cases.values()],
             runs=runs,
-            measures=[Measure.of(each) for each in written.head["measures"]],
+            measures=measures,
             without_nodes=[
                 run for run in runs if run.result.trajectory and (run.case.id, run.result.repeat) not in nodes
             ],

@@ -74,7 +74,7 @@ class Rewards:
             return text
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return text
 
 

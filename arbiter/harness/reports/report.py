@@ -20,7 +20,7 @@ from arbiter.harness.cases import Case
 from arbiter.harness.comparisons import Comparison, RegressionError, RowComparison
 from arbiter.harness.gate import GateSettings, RegressionGate
 from arbiter.harness.identity import Identity, Measurement
-from arbiter.harness.journal import Written, score_to_dict, state_without_end
+from arbiter.harness.journal import Written, reading, score_to_dict, state_without_end
 from arbiter.harness.measures import Measure, labels_of, rows_of
 from arbiter.harness.reports.agents import agents_to_dict
 from arbiter.harness.results import CaseResult
@@ -315,17 +315,19 @@ def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) 
     """The report of a run from its files, compared with the baseline that the run had, or with another."""
     state = state_without_end(folder)  # before it is read: it may end meanwhile
     written = Written.read(folder)
-    gate = GateSettings(**written.head["gate"])
+    with reading(folder):
+        gate = GateSettings(**written.head["gate"])
+        cases = [Case(**case) for case in written.head["cases"]]
+        about = of_head(written.head)
     end = written.end or {"stopped": "running" if state == "running" else "interrupted", "left_behind": 0}
     evidence: dict[str, Any] = {name: tuple(end.get(name, ())) for name in ("outdated", "unused", "recorded")}
-    cases = [Case(**case) for case in written.head["cases"]]
     if isinstance(baseline, str | Path):
         baseline = read_baseline(baseline, cases)
     elif baseline is None and (place := written.head.get("baseline") or gate.baseline) is not None:
         gate = replace(gate, baseline=place)  # is named if it is gone
         baseline = baseline_if_measured(place, cases)
     return Report(
-        **of_head(written.head),
+        **about,
         cases=cases,
         results=tuple(written.results()),
         baseline=baseline,
