@@ -519,7 +519,7 @@ class Verifier:
             thread.names.add(name)
         if "subject" in found and (subject is None or _is_whole(subject)):
             thread.known.add(body.get("execution"))
-            if subject is not None:
+            if subject:  # an empty one is nobody, and has no column
                 thread.about.add(subject)
 
     def _check_head(self, thread: _Thread) -> None:

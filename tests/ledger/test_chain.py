@@ -56,6 +56,16 @@ def test_an_untouched_ledger_is_intact(tmp_path: Path) -> None:
     assert (found.threads, found.entries, found.anchored) == (3, 9, 9)
 
 
+@pytest.mark.parametrize("users", [("",), ("ann", ""), ("", "ann")], ids=" then ".join)
+def test_a_run_for_an_empty_user_is_intact(tmp_path: Path, users: Sequence[str]) -> None:
+    with Ledger(tmp_path / "l.db") as ledger:
+        _, app = payments(ledger)
+        for user in users:
+            app.invoke({"amount": 1}, conf("t", user))
+        assert ledger.flush(20)
+        assert ledger.verify()
+
+
 @pytest.mark.lengthy
 def test_the_verification_of_one_thread_reads_the_scores_of_no_other(tmp_path: Path) -> None:
     """Nor does that of all hold more scores than those of a page."""
