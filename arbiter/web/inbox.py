@@ -147,7 +147,7 @@ class Inbox:
         if not user.can_answer:
             return self._refused(request, 403, f"{user.name} may read, and not answer.")
         number = form.get("number", "")
-        if not number.isdecimal() or "digest" not in form:
+        if not number.isdecimal() or len(number) > 9 or "digest" not in form:
             return self._refused(request, 400, "the form does not name its question. Load its page again.")
         thread = self._thread(request)
         stamp = Stamp(request.path_params["interrupt"], form["digest"], int(number))

@@ -146,6 +146,7 @@ def test_a_rejection_needs_a_reason(ledger: Ledger, graph: Any, payments: Paymen
         refused = page.answer("reject", message=" ")
         assert refused.status_code == 400
         assert "Give a reason" in refused.text
+        assert page.answer("reject", message="no", number="1" * 5_000).status_code == 400
         ended = page.answer("reject", message="not this <b>month</b>")
         assert "the run was denied</span>: " in ended.text
         assert "not this &lt;b&gt;month&lt;/b&gt;" in ended.text
