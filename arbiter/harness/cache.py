@@ -11,7 +11,8 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -36,7 +37,7 @@ class Cache:
 
     def __init__(self, path: str | Path = FILE) -> None:
         self.path = Path(path)
-        try:
+        with self._using():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(
                 self.path, timeout=_WAIT, check_same_thread=False, isolation_level=None
@@ -48,22 +49,28 @@ class Cache:
             self._connection.execute(
                 "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, value TEXT NOT NULL, at REAL NOT NULL)"
             )
-        except (OSError, sqlite3.Error) as error:
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def _using(self) -> Generator[None]:
+        """Inside, a file that is damaged or cannot be written raises `ConfigurationError`."""
+        try:
+            yield
+        except (OSError, ValueError, sqlite3.Error) as error:
             raise ConfigurationError(
                 f"the cache {str(self.path)!r} cannot be used: {error}. Delete the file, or turn the cache off."
             ) from None
-        self._lock = threading.Lock()
 
     def get(self, key: str) -> Mapping[str, Any] | None:
         """The value of a key; None if there is none."""
-        with self._lock:
+        with self._lock, self._using():
             row = self._connection.execute("SELECT value FROM answers WHERE key = ?", (key,)).fetchone()
-        return None if row is None else json.loads(row[0])
+            return None if row is None else json.loads(row[0])
 
     def put(self, key: str, value: Mapping[str, Any]) -> None:
         """Keep a value, in place of an earlier one."""
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        with self._lock:
+        with self._lock, self._using():
             self._connection.execute(
                 "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (key, text, time.time())
             )

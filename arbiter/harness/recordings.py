@@ -472,9 +472,14 @@ def _check(file: str, line: Any) -> None:
     if lacking := [name for name in names if name not in found]:
         raise ValueError(f"a line without {lacking[0]!r}")
     details: Any = found.get("details", {})
-    parts = [found.get("target", {}), details, *(details.values() if is_mapping(details) else ())]
+    parts = [
+        found.get("target", {}),
+        found.get("answer", {}),
+        details,
+        *(details.values() if is_mapping(details) else ()),
+    ]
     if not all(map(is_mapping, parts)):
-        raise ValueError("a line whose target or details are no JSON object")
+        raise ValueError("a line whose target, answer or details are no JSON object")
     if file != "answers.jsonl" and not is_judgement(found):
         raise ValueError("a judgement without a value")
 

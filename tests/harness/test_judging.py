@@ -407,6 +407,17 @@ def test_failures_and_unreadable_answers_are_not_cached(tmp_path: Path) -> None:
         assert kept.execute("SELECT key FROM answers").fetchall() == [("k",)]
 
 
+@pytest.mark.parametrize("value", ['{"a": ', b"\xb0"])
+def test_a_cache_that_is_damaged_is_named(tmp_path: Path, value: str | bytes) -> None:
+    cache = Cache(tmp_path / "cache.sqlite")
+    cache.put("key", {})
+    with closing(sqlite3.connect(tmp_path / "cache.sqlite")) as kept:
+        kept.execute("UPDATE answers SET value = CAST(? AS TEXT)", (value,))
+        kept.commit()
+    with pytest.raises(ConfigurationError, match=r"cache.sqlite' cannot be used: .* Delete the file"):
+        cache.get("key")
+
+
 def test_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache.sqlite").write_text("no database, but long enough to be none" * 100)
     with pytest.raises(ConfigurationError, match="Delete the file"):

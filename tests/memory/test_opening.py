@@ -194,6 +194,25 @@ def test_a_place_that_cannot_be_opened_is_named(
         open_store(where).__enter__()
 
 
+def test_a_file_of_another_program_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "others.db"
+    with closing(sqlite3.connect(path)) as others:
+        others.execute("CREATE TABLE store (id INTEGER)")
+        others.commit()
+    with pytest.raises(ConfigurationError, match=r"others.db'\): .* or belongs to another program"):
+        open_store(path).__enter__()
+
+
+@pytest.mark.parametrize("name", [b"CREATE TABLE store", b"CREATE TABLE store_migrations"])
+def test_a_damaged_file_is_named(name: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    with open_store(path):
+        pass
+    path.write_bytes(path.read_bytes().replace(name, b"CRE\xb0TE" + name[6:]))
+    with pytest.raises(ConfigurationError, match=r"open_store\('.*memory.db'\): "):
+        open_store(path).__enter__()
+
+
 def test_an_unreachable_server_is_reported_at_once() -> None:
     import psycopg
 

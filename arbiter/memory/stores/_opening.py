@@ -80,13 +80,19 @@ def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
         locks = None if path in _NO_FILE else stack.enter_context(closing(file_locks(path)))
         native = index if index is None or _loads_extensions(connection) else None
         store = ForgettingStore(connection, path, index=native, lock_provider=locks)
-        _set_up(store)
-        database = Sqlite(store)
-        found: BaseStore = store
-        if index is not None and native is None:
-            _warn("this Python cannot load SQLite's extensions")
-            found = LocalIndex(store, VectorTable(database), index)
-        keep_words(found, stack.enter_context(closing(WordTables(database))))
+        try:
+            _set_up(store)
+            database = Sqlite(store)
+            found: BaseStore = store
+            if index is not None and native is None:
+                _warn("this Python cannot load SQLite's extensions")
+                found = LocalIndex(store, VectorTable(database), index)
+            keep_words(found, stack.enter_context(closing(WordTables(database))))
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"open_store({path!r}): {error}. The file is damaged, or belongs to another program. Restore it from "
+                "a backup, or give another one."
+            ) from error
         yield found
 
 
@@ -96,20 +102,20 @@ def _connected(path: str) -> sqlite3.Connection:
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=_BUSY)
         # A file that is no database is noticed when it is read.
         connection.execute("PRAGMA schema_version")
-    except sqlite3.Error as error:
+        with suppress(sqlite3.OperationalError):  # another process is setting the same
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        # Deleted data is overwritten. Not every build of SQLite does so by default.
+        connection.execute("PRAGMA secure_delete = ON")
+        # Without it the vectors of deleted records stay in the file.
+        connection.execute("PRAGMA foreign_keys = ON")
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         if connection is not None:
             connection.close()
         raise ConfigurationError(
             f"open_store({path!r}): {error}. Give the path of an SQLite file, or of a new one in a folder that "
             "exists, or the URL of a PostgreSQL database."
         ) from error
-    with suppress(sqlite3.OperationalError):  # another process is setting the same
-        connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    # Deleted data is overwritten. Not every build of SQLite does so by default.
-    connection.execute("PRAGMA secure_delete = ON")
-    # Without it the vectors of deleted records stay in the file.
-    connection.execute("PRAGMA foreign_keys = ON")
     return connection
 
 
