@@ -111,6 +111,8 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str, bounds: Bounds) -> None:
         super().__init__(text)
         self.bounds = bounds
+        # Without aliases, a text of so many characters has no more values.
+        self.most = min(bounds.values, len(text) + PACK.values)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self.depth += 1
@@ -139,9 +141,9 @@ class _Reader:
     def read(self, node: yaml.Node, place: Place = ()) -> Any:
         # An alias is the same node again, so its size counts here, where it is expanded.
         self.values += 1
-        bounds = self.loader.bounds
-        if self.values > bounds.values:
-            raise _UnreadableError(_line(node), f"expected at most {bounds.values} values, got more")
+        bounds, most = self.loader.bounds, self.loader.most
+        if self.values > most:
+            raise _UnreadableError(_line(node), f"expected at most {most} values, got more")
         if len(place) > bounds.depth:
             raise _UnreadableError(_line(node), _too_deep(bounds))
         self.lines.setdefault(place, _line(node))

@@ -421,8 +421,9 @@ _SHARED = (
 
 
 def _deepcopy(value: Any, memo: dict[int, Any] | None = None) -> Any:
-    if type(value) is object or isinstance(value, _SHARED):
-        return value
+    given: Any = value
+    if type(given) is object or isinstance(value, _SHARED):
+        return given
     try:
         return copy.deepcopy(value)
     except Exception:

@@ -269,6 +269,10 @@ def test_mistakes_in_a_suite_name_their_line(files: Path, text: str, said: str) 
 
 
 LONG = json.dumps({"input": "x" * 1_000_001})
+BOMB = "- {input: &a [x, x, x, x, x, x, x, x, x]}\n" + "".join(
+    f"- {{input: &{name} [{', '.join([f'*{before}'] * 9)}]}}\n"
+    for before, name in zip("abcdefg", "bcdefgh", strict=True)
+)
 
 
 @pytest.mark.parametrize(
@@ -313,6 +317,7 @@ LONG = json.dumps({"input": "x" * 1_000_001})
         ("c.csv", "id,input.\na,1\n", "c.csv:1: expected a column of a case, got 'input.'"),
         ("c.csv", f"id,input\na,{'x' * 1_000_001}\n", "c.csv:2: case 'a': input has 1,000,003 bytes"),
         ("c.yaml", "\n", "c.yaml:1: the file has no cases"),
+        ("c.yaml", BOMB, f"expected at most {20_000 + len(BOMB)} values, got more"),
         (
             "c.yaml",
             "- &a {input: 1}\n- {<<: *a, id: b}\n",
