@@ -499,7 +499,8 @@ class EvaluationCycle(EvaluatorGroup):
         if held is None:
             async with self._turn_of(thread_id):
                 return Processed(thread_id=thread_id)
-        return await self._work_through(held)
+        # A caller that waits no longer leaves it running: nothing else would read the thread.
+        return await asyncio.shield(self._quiet.start(held))
 
     async def _told(self, thread_id: str, user_id: str | None, messages: Sequence[Any]) -> Held:
         configurable = {"thread_id": thread_id, **({} if user_id is None else {"user_id": user_id})}

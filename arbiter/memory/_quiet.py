@@ -103,8 +103,10 @@ class Quiet:
     def renew(self) -> None:
         """After a fork nothing waits here: the parent process has the threads, and the timer."""
         self._rooms: OrderedDict[str, Held] = OrderedDict()
-        self._failed: list[Held] | None = None
-        """While `drain` runs, the threads that will wait again."""
+        self._drains = 0
+        """The calls of `drain` that are under way."""
+        self._failed: list[Held] = []
+        """The threads that will wait again after them."""
         self._known = Recent[str, None](_MOST_KNOWN)
         self._running: dict[asyncio.Task[Processed], Held] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -165,7 +167,7 @@ class Quiet:
         """Let a thread wait for another attempt, unless a later turn of it waits already."""
         if held.again_in is None:
             return
-        if self._failed is not None:
+        if self._drains:
             self._failed.append(held)
         elif held.ctx.room_id not in self._rooms:
             now = asyncio.get_running_loop().time()
@@ -193,7 +195,7 @@ class Quiet:
                 # The thread may be worked on for somebody else.
                 tasks = [task for task, held in self._running.items() if held.ctx.room_id == room_id]
                 if not tasks and room_id in self._rooms:
-                    tasks = [self._start(self._rooms[room_id])]
+                    tasks = [self.start(self._rooms[room_id])]
                 if tasks:
                     await asyncio.wait(tasks, timeout=None if timeout is None else end - loop.time())
 
@@ -215,7 +217,7 @@ class Quiet:
     async def _drained(self, timeout: float | None, closing: object) -> bool:
         loop = asyncio.get_running_loop()
         end = None if timeout is None else loop.time() + timeout
-        failed = self._failed = [] if self._failed is None else self._failed
+        self._drains += 1
         try:
             while self.pending:
                 for held in self._rooms.values():  # also of turns that have ended meanwhile
@@ -227,9 +229,12 @@ class Quiet:
                 await asyncio.wait(set(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
             return True
         finally:
-            self._failed = None
-            for held in failed:
-                if closing is None or not held.uses(closing):
+            if closing is not None:
+                self._failed = [held for held in self._failed if not held.uses(closing)]
+            self._drains -= 1
+            if not self._drains:
+                failed, self._failed = self._failed, []
+                for held in failed:
                     self.again(held)
 
     def _hasten(self, ctx: EvalContext, now: float, quiet_s: float) -> None:
@@ -272,11 +277,13 @@ class Quiet:
         while (held := self._next()) is not None and len(self._running) < AT_ONCE:
             if held.due > loop.time():
                 break
-            self._start(held)
+            self.start(held)
         self._set_timer()
 
-    def _start(self, held: Held) -> asyncio.Task[Processed]:
-        self._rooms.pop(held.ctx.room_id)
+    def start(self, held: Held) -> asyncio.Task[Processed]:
+        """Work through a thread now."""
+        self._rooms.pop(held.ctx.room_id, None)
+        hold(self)
         task = asyncio.get_running_loop().create_task(self._work(held))
         self._running[task] = held
         task.add_done_callback(self._ended)

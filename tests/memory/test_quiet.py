@@ -302,6 +302,26 @@ def test_a_thread_whose_model_has_failed_waits_on_and_holds_up_no_drain() -> Non
     assert chat.model.calls == 1
 
 
+def test_of_two_drains_at_a_time_none_waits_for_a_thread_whose_model_has_failed() -> None:
+    """The one that ends first lets the thread wait again, and the other one leaves it waiting."""
+    begun, go = threading.Event(), threading.Event()
+
+    def down(prompt: str) -> str:
+        begun.set()
+        assert go.wait(30)
+        raise ConnectionError("down")
+
+    chat = Chat(answers=down)
+    chat.says(*SAID)
+    with ThreadPoolExecutor(2) as pool:
+        drains = [pool.submit(chat.os.drain, 10) for _ in range(2)]
+        assert begun.wait(30)
+        until(lambda: quiet_of(chat)._drains == 2)  # pyright: ignore[reportPrivateUsage]
+        go.set()
+        assert [drain.result() for drain in drains] == [True, True]
+    assert (chat.model.calls, quiet_of(chat).pending) == (1, 1)
+
+
 def test_a_drain_works_through_threads_that_are_heard_meanwhile() -> None:
     asked, go = threading.Event(), threading.Event()
 
@@ -433,6 +453,26 @@ def test_a_thread_is_worked_through_on_request(mode: str) -> None:
     assert done.results["GET_FACTS"].metadata["inserted"] == 3
     assert done.errors == {}
     assert processed(chat, mode, "room").evaluators == ()
+    assert chat.model.calls == 1
+
+
+async def test_a_thread_is_read_to_the_end_if_its_caller_waits_no_longer() -> None:
+    asked, go = threading.Event(), threading.Event()
+
+    def slow(prompt: str) -> str:
+        asked.set()
+        assert go.wait(30)
+        return answer(prompt)
+
+    chat = Chat(answers=slow)
+    await asyncio.to_thread(chat.says, *SAID)
+    reading = asyncio.ensure_future(chat.cycle.memory.aprocess("room"))
+    await asyncio.to_thread(asked.wait, 30)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    go.set()
+    await asyncio.to_thread(until, lambda: chat.knows() == {*SAID})
     assert chat.model.calls == 1
 
 
