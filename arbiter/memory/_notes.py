@@ -26,7 +26,8 @@ class Traces(Records):
 
     Facts told about somebody else are stored with that person, and thoughts with their room. Each entity has one
     small record for each such fact and each such room, the latest 1,000 of them: what an older one leads to is
-    deleted with it, so that nothing is left that a request to forget would not find.
+    deleted with it, so that nothing is left that a request to forget would not find. What the agent's own traces
+    lead to belongs to users and stays.
     """
 
     kind = "traces"
@@ -57,7 +58,9 @@ class Traces(Records):
             return
         for entry in await self.store.aoldest(self.space, keep=KEPT, at=lambda value: str(value.get("at"))):
             if entry.key != key:  # of a store that notes whole seconds, the order is not certain
-                await self._end(entry.value)
+                # The agent takes part in the rooms of all users, and their own traces lead there, too.
+                if self.scope != self.agent_id:
+                    await self._end(entry.value)
                 await self.store.adelete(self.space, entry.key)
 
     async def _end(self, value: Value) -> None:

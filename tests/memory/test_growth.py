@@ -40,6 +40,7 @@ from arbiter.memory import (
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import Entities
 from arbiter.memory._notes import Traces
+from arbiter.memory.facts import _changes
 from arbiter.memory.reflection._evaluator import MOST, Thoughts
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from tests.memory.facts_support import Room, claim, relations
@@ -119,11 +120,11 @@ class App:
             return json.dumps({"goals": []})
         return json.dumps({"claims": [{"claim": self.claim, "type": "fact"}]})
 
-    def turn(self, room: str = "") -> None:
+    def turn(self, room: str = "", user: str = "ada") -> None:
         self.turns += 1
         room = room or f"room-{self.turns}"
         said = HumanMessage(self.said, id=f"m{self.turns}")
-        where: Any = {"configurable": {"thread_id": room, "user_id": "ada"}}
+        where: Any = {"configurable": {"thread_id": room, "user_id": user}}
         self.app.invoke({"messages": [said]}, where)
         item = self.arbiter_os.history_of(thread_id=room).last()
         assert item is not None
@@ -513,3 +514,35 @@ async def test_traces_are_bounded_and_what_they_lead_to_goes_with_them(
     assert {fact.id for fact in await room.facts("sarah")} == {id for id, _, _ in told}
     if isinstance(any_store, InMemoryStore):  # the others may note whole seconds
         assert (len(told), rooms[0]) == (10, "r24")
+
+
+def test_thoughts_about_the_rooms_of_a_user_stay_however_many_other_users_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The agent takes part in all rooms, and its own traces of them are bounded, too."""
+    monkeypatch.setattr(_notes, "KEPT", 20)
+    monkeypatch.setattr(_notes, "EVERY", 1)
+    app = App(InMemoryStore())
+    for number in range(25):
+        app.turn(f"r{number}", f"u{number}")
+    assert [len(app.cycle.memory.thoughts(f"r{number}")) for number in range(25)] == [1] * 25
+
+
+def test_a_turn_writes_no_more_if_more_users_have_said_the_same_of_the_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_changes, "_MOST_SPEAKERS", 10)
+    monkeypatch.setattr(_changes, "_MOST_SOURCES", 20)
+    store = Counting(InMemoryStore())
+    app = App(store, "The agent is called Juniper", "You are called Juniper")
+    answer = app.answer
+    app.model.answers = [lambda prompt: answer(prompt).replace('"type"', '"subject": "agent", "type"')]
+    counts: list[int] = []
+    for users in (range(20), range(20, 70)):
+        for number in users:
+            store.operations = 0
+            app.turn(user=f"u{number}")
+        counts.append(store.operations)
+    [fact] = app.cycle.memory.facts(AGENT)
+    assert (fact.mention_count, len(fact.speakers), len(fact.room_ids)) == (70, 10, 20)
+    assert counts[1] <= counts[0] + 4

@@ -15,6 +15,9 @@ OPEN = ("active", "disputed")
 CLOSED = ("superseded", "corrected", "retracted")
 """States of closed records. A closed claim that is said again gets a new record."""
 _MOST_SOURCES = 500
+"""Messages, and rooms, of a fact that are kept, the latest."""
+_MOST_SPEAKERS = 64
+"""Speakers of a fact that are kept, the latest: everybody may say the same about the agent."""
 _MOST_TURNS = 16
 
 
@@ -46,7 +49,7 @@ def mentioned(fact: Fact, mention: Mention, rules: FactRules, *, literally: bool
     seen = replace(
         fact,
         source_message_ids=(*fact.source_message_ids, *fresh)[-_MOST_SOURCES:],
-        room_ids=_with(fact.room_ids, [mention.room_id]) if told else fact.room_ids,
+        room_ids=_with(fact.room_ids, [mention.room_id])[-_MOST_SOURCES:] if told else fact.room_ids,
     )
     if mention.turn in fact.counted:
         return seen, False
@@ -55,7 +58,7 @@ def mentioned(fact: Fact, mention: Mention, rules: FactRules, *, literally: bool
         seen,
         confidence=after_mention(fact.confidence, same_speaker=mention.speaker in fact.speakers),
         mention_count=fact.mention_count + 1,
-        speakers=_with(fact.speakers, [mention.speaker]),
+        speakers=_latest(_with(fact.speakers, [mention.speaker]), fact.subject),
         counted=(*fact.counted, mention.turn)[-_MOST_TURNS:],
         last_seen_at=last,
         expires_at=expiry(replace(fact, last_seen_at=last), rules),
@@ -196,6 +199,12 @@ def unlinked(fact: Fact, gone: Collection[str], *, reopen: bool = False) -> Fact
 
 def _with(known: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*known, *more)))
+
+
+def _latest(speakers: tuple[str, ...], subject: str) -> tuple[str, ...]:
+    """The speakers that a fact keeps: its subject always, who may take back its own words."""
+    gone = [each for each in speakers if each != subject][: max(len(speakers) - _MOST_SPEAKERS, 0)]
+    return tuple(each for each in speakers if each not in gone)
 
 
 def _wider(fact: Fact, visibility: Visibility) -> Visibility:
