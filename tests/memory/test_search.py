@@ -8,6 +8,7 @@ import random
 import re
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -450,6 +451,44 @@ async def test_many_namespaces_of_a_foreign_store_take_bounded_memory(
             assert await found(memory, f"walrus{n}", places=ns) == ["it"]
     index = memory._access.words._index  # pyright: ignore[reportPrivateUsage]
     assert index.size() <= 150
+
+
+async def test_users_without_records_take_bounded_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "_MOST", 100)
+    memory = MemoryStore(InMemoryStore())
+    for n in range(150):
+        assert await found(memory, "walrus", places=namespace("agent", "facts", f"user-{n}")) == []
+    assert len(memory._access.words._due) <= 101  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_search_for_a_new_user_takes_no_more_calls_with_more_users() -> None:
+    """In a store whose index of words is in the process."""
+    memory = MemoryStore(InMemoryStore())
+    counts: list[int] = []
+    for users in (range(10), range(10, 200)):
+        for n in users:
+            ns = namespace("agent", "facts", f"user-{n}")
+            asyncio.run(put(memory, {"it": "a walrus"}, ns))
+            assert asyncio.run(found(memory, "walrus", places=ns)) == ["it"]
+        new = namespace("agent", "facts", f"new-{len(counts)}")
+        counts.append(calls_of(lambda new=new: asyncio.run(found(memory, "walrus", places=new))))
+    assert counts[1] <= counts[0] + 20
+
+
+def calls_of(work: Callable[[], Any]) -> int:
+    """The number of function calls that it takes on this thread."""
+    made = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal made
+        made += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return made
 
 
 def test_searches_and_writes_at_the_same_time_leave_the_index_whole(any_store: BaseStore) -> None:

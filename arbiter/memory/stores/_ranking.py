@@ -287,6 +287,7 @@ class MemoryIndex(Index):
 
     def __init__(self) -> None:
         self._shelves: dict[Place, _Shelf] = {}
+        self._records = 0
         self._guard = new_lock()
 
     def put(self, ns: Namespace, key: str, written: Written | None) -> None:
@@ -294,11 +295,13 @@ class MemoryIndex(Index):
         with self._guard:
             for is_live in (True, False):
                 shelf = self._shelves.setdefault((ns, is_live), _Shelf())
+                before = len(shelf.records)
                 if written is None or written.is_open != is_live:
                     shelf.drop(key)
                 elif shelf.known(key) != written:
                     shelf.drop(key)
                     shelf.add(key, written)
+                self._records += len(shelf.records) - before
 
     def held(self, ns: Namespace) -> list[str]:
         with self._guard:
@@ -306,13 +309,15 @@ class MemoryIndex(Index):
 
     def size(self, ns: Namespace | None = None) -> int:
         with self._guard:
-            found = [*self._shelves] if ns is None else [(ns, True), (ns, False)]
-            return sum(len(self._at(place).records) for place in found)
+            if ns is None:
+                return self._records
+            return sum(len(self._at((ns, is_live)).records) for is_live in (True, False))
 
     def drop(self, ns: Namespace) -> None:
         with self._guard:
-            self._shelves.pop((ns, True), None)
-            self._shelves.pop((ns, False), None)
+            for is_live in (True, False):
+                shelf = self._shelves.pop((ns, is_live), None)
+                self._records -= 0 if shelf is None else len(shelf.records)
 
     def pages(self, places: Sequence[Place], words: Sequence[str]) -> Words:
         with self._guard:

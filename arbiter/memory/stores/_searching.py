@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic as clock
@@ -35,6 +36,7 @@ _SPARING = 50
 _SMALL = 1_000
 """Namespaces of at most so many records are looked at in every search."""
 _MOST = 200_000
+"""Records and namespaces that the index holds."""
 
 
 class WordSearch:
@@ -54,7 +56,7 @@ class WordSearch:
         self._read = read
         self._last = last
         self._index = MemoryIndex()
-        self._due: dict[Namespace, float] = {}
+        self._due: OrderedDict[Namespace, float] = OrderedDict()
         self._look: dict[Namespace, float] = {}
         self._reading: dict[Namespace, list[list[tuple[str, Written | None]]]] = {}
         self._writing: dict[tuple[Namespace, str], int] = {}
@@ -200,17 +202,11 @@ class WordSearch:
                     self._reading[ns] = rest
 
     def _install(self, ns: Namespace, found: Mapping[str, Written | None]) -> None:
-        self._make_room(ns)
+        """Index a namespace, and drop those read longest ago if the index holds too much."""
+        self._due.pop(ns, None)  # the latest are last
+        while self._due and self._index.size() + len(self._due) > _MOST:
+            other, _ = self._due.popitem(last=False)
+            self._index.drop(other)
+            self._look.pop(other, None)
         for key in {**dict.fromkeys(self._index.held(ns)), **found}:
             self._index.put(ns, key, found.get(key))
-        self._due.pop(ns, None)  # the latest are last
-
-    def _make_room(self, ns: Namespace) -> None:
-        """Drop the namespaces read longest ago, if the index holds too much."""
-        for other in list(self._due):
-            if self._index.size() <= _MOST:
-                break
-            if other != ns:
-                self._index.drop(other)
-                del self._due[other]
-                self._look.pop(other, None)
