@@ -135,6 +135,22 @@ def test_the_model_sees_the_fields_and_what_they_mean() -> None:
     assert all(word in shop.model.prompt() for word in ("Where they live.", "vegetarian", "profiles"))
 
 
+def test_the_schema_of_an_answer_is_made_once() -> None:
+    """It takes many times as long as the rest of the turn."""
+    made: list[type[BaseModel]] = []
+
+    class Noting(Scripted):
+        def with_structured_output(self, schema: Any, **kwargs: Any) -> Any:
+            made.append(schema)
+            raise NotImplementedError
+
+    shop = Shop(said(), kind=Noting)
+    shop.hears("Hello")
+    shop.hears("Hello again", "m2")
+    assert len(made) == 2
+    assert made[0] is made[1]
+
+
 def test_the_next_call_shows_the_profile() -> None:
     shop = Shop(said(UserProfile={"city": "Oslo", "hobbies": ["chess", "go"]}))
     shop.hears("I live in Oslo")

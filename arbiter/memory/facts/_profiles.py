@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WrapValidator, create_model
@@ -101,8 +102,9 @@ def _object(given: Any) -> dict[str, Any]:
     return dict(parts) if isinstance(given, Mapping) else {}
 
 
-def with_profiles(answer: type[P], schemas: Sequence[Schema]) -> type[P]:
-    """The schema of an answer that also has `profiles`, by the names of the models."""
+@lru_cache(maxsize=64)
+def with_profiles(answer: type[P], schemas: tuple[Schema, ...]) -> type[P]:
+    """The schema of an answer that also has `profiles`, by the names of the models; made once."""
     if not schemas:
         return answer
     parts: dict[str, Any] = {}
