@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.store.base import BaseStore, Op
@@ -686,6 +688,12 @@ def test_thoughts_are_the_last_ones_of_this_room_only() -> None:
         "[2026-01-30] room-1 1",
         "[2026-01-29] room-1 2",
     ]
+    tokyo = timezone(timedelta(hours=9))
+    there = context(store, clock=lambda: datetime(2026, 2, 1, 9, tzinfo=tokyo))
+    assert lines(told(ReflectionProvider(), there))[0] == "[2026-01-31] room-1 0"
+    later = Thought(id="late", text="Good night", room_id=ROOM, at=NOW + timedelta(hours=6))
+    store.put(namespace(AGENT, "thoughts", ROOM), later.id, later.to_value())
+    assert lines(told(ReflectionProvider(), there))[0] == "[2026-02-01] Good night"
 
 
 @pytest.mark.parametrize(
@@ -993,6 +1001,30 @@ def test_a_failing_provider_is_in_the_items_errors_without_quoted_text(mode: str
     assert set(errors) == {"advisor broken", "advisor hanging"}
     assert "ValueError in provider 'broken'" in errors["advisor broken"]
     assert "Seattle" not in repr(arbiter_os.history.to_dicts())
+
+
+TENANT = ContextVar("tenant", default="nobody")
+
+
+@MODES
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_provider_works_in_the_context_of_its_node(is_async: bool, mode: str) -> None:
+    class Here(Provider):
+        def get(self, ctx: ProviderContext) -> Any:
+            return self.there() if is_async else self.here()
+
+        async def there(self) -> ProviderResult:
+            return self.here()
+
+        def here(self) -> ProviderResult:
+            thread_id = get_config().get("configurable", {})["thread_id"]
+            return ProviderResult(text=f"{TENANT.get()}, {thread_id}")
+
+    app, body, _ = speaking(Here("here", cycle=Cycle(context(None))))
+    token = TENANT.set("acme")
+    run(app, HELLO, THREAD, mode=mode)
+    TENANT.reset(token)
+    assert "\nacme, t\n" in body.heard[0][0]
 
 
 @MODES

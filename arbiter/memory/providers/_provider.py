@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol, cast
@@ -154,7 +155,9 @@ class Provider(Advisor):
             return None
         if LOOP.is_here:
             raise ProviderError(f"provider {self.name!r} would wait for the event loop that it is called on.")
-        return self._said(_waited(LOOP.submit(section_of(self, asked[0])), self.deadline), *asked)
+        # In the node's context, as in an async run: `get_config` and variables of the program work there.
+        future = LOOP.submit(section_of(self, asked[0]), copy_context())
+        return self._said(_waited(future, self.deadline), *asked)
 
     async def aadvise(self, history: History, state: Mapping[str, Any]) -> Any:
         asked = self._asked(history, state)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from arbiter.memory._entities import Entities, participants
-from arbiter.memory._records import Goal, Relationship
+from arbiter.memory._records import Goal, Relationship, time_in
 from arbiter.memory.facts import FactStore
 from arbiter.memory.facts._profiles import checked_schemas, lines_of
 from arbiter.memory.goals import Goals
@@ -133,7 +133,9 @@ class ReflectionProvider(Provider):
     async def get(self, ctx: ProviderContext) -> ProviderResult:
         thoughts = Thoughts(ctx.needed_store(), ctx.agent_id, ctx.room_id)
         shown = await thoughts.all(limit=self.most)
-        text = "\n".join(f"[{thought.at.date().isoformat()}] {one_line(thought.text)}" for thought in shown)
+        zone = ctx.clock().tzinfo
+        days = [time_in(thought.at, zone).date().isoformat() for thought in shown]
+        text = "\n".join(f"[{day}] {one_line(each.text)}" for day, each in zip(days, shown, strict=True))
         return self._result(text, thoughts=[thought.to_value() for thought in shown])
 
 
