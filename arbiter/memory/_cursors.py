@@ -6,13 +6,13 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from arbiter.memory._conversation import counts, originals, text_of
 from arbiter.memory._notes import key_of_messages
-from arbiter.memory._records import Record, short_id
+from arbiter.memory._records import Record, short_id, time_of
 from arbiter.memory.stores import MemoryStore, Value, namespace
 
 TAIL = 64
@@ -141,7 +141,7 @@ class Cursors:
         """
         value = await self.store.aget(self._namespace, self._texts)
         known = _texts_in(value)
-        if value is None or self.ended_at.isoformat() < str(value.get("at", "")):
+        if value is None or self._ended < _noted_at(value):
             return []
         key = await key_of_messages(self.store, self.agent_id)
         said = originals(messages)
@@ -157,17 +157,24 @@ class Cursors:
         if not ids:
             return
         key = await key_of_messages(self.store, self.agent_id)
-        ended = self.ended_at.isoformat()
+        ended = self._ended
         marks = {message.id: _mark(message, key) for message in originals(messages) if message.id in ids}
 
         def change(value: Value | None) -> Value | None:
-            before = str((value or {}).get("at", ""))
+            before = _noted_at(value)
             known = _texts_in(value)
             left = {id: mark for id, mark in known.items() if id not in marks}
             texts = {**marks, **known} if ended < before else {**left, **marks}
-            return {"at": max(ended, before), "texts": [[*pair] for pair in texts.items()][-TAIL:]}
+            return {
+                "at": max(ended, before).isoformat(),
+                "texts": [[*pair] for pair in texts.items()][-TAIL:],
+            }
 
         await self.store.aupdate(self._namespace, self._texts, change)
+
+    @property
+    def _ended(self) -> datetime:
+        return time_of(self.ended_at)
 
     @property
     def _texts(self) -> str:
@@ -248,6 +255,14 @@ def _cursor(value: Value | None) -> Cursor:
 
 def _texts_in(value: Value | None) -> dict[str, str]:
     return {short_id(str(id)): str(mark) for id, mark in (value or {}).get("texts", ())}
+
+
+def _noted_at(value: Value | None) -> datetime:
+    """When the turn ended whose texts were noted last, whatever the zone of its clock."""
+    try:
+        return time_of(str((value or {}).get("at", "")))
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
 
 
 def _mark(message: BaseMessage, key: bytes) -> str:

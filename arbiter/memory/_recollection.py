@@ -38,6 +38,7 @@ from arbiter.memory._records import (
     Sensitivity,
     Thought,
     readable,
+    time_in,
     utc_now,
 )
 from arbiter.memory._turns import AT_WORK
@@ -403,6 +404,7 @@ class Memory:
         """A table of the active and disputed facts about an entity: claim, type, confidence, mentions,
         last mention, source messages. Disputed claims are marked as conflicting."""
         known = [fact for fact in await self.afacts(entity_id, None) if fact.state in ("active", "disputed")]
+        zone = self.clock().tzinfo
         table = Table(title=Text(f"known about {label(entity_id)}"))
         for heading in ("claim", "type", "confidence", "mentions", "last heard", "sources"):
             table.add_column(heading, justify="right" if heading in ("confidence", "mentions") else "left")
@@ -414,7 +416,7 @@ class Memory:
                 fact.type,
                 f"{fact.confidence:.2f}",
                 str(fact.mention_count),
-                fact.last_seen_at.date().isoformat(),
+                time_in(fact.last_seen_at, zone).date().isoformat(),
                 sources,
             )
             # As `Text`: rich would read brackets in a claim as markup.

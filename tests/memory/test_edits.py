@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from langchain_core.messages import HumanMessage
@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from arbiter.memory import FactEvaluator, FactRules
 from tests.memory.dialogue_support import Chat, fact, status
+from tests.memory.memory_support import Clock
 
 OSLO, BERGEN, ROME = "User lives in Oslo", "User lives in Bergen", "User lives in Rome"
 
@@ -152,6 +153,15 @@ async def test_a_field_of_a_profile_goes_with_its_text() -> None:
     assert (await chat.cycle.memory.aprofile("user-1", Home)).city == "Oslo"
     await chat.say("I would rather not say.", id="m1")
     assert (await chat.cycle.memory.aprofile("user-1", Home)).city is None
+
+
+async def test_an_edit_is_found_whatever_the_zones_of_the_clocks() -> None:
+    """Of two processes, or of one clock before and after the end of summer time."""
+    chat = Chat(HEAR, clock=Clock(datetime(2026, 1, 1, 18, tzinfo=timezone(timedelta(hours=9)))))
+    await chat.say("I live in Oslo.", id="m1")
+    chat.clock.now = (chat.clock.now + timedelta(hours=1)).astimezone(UTC)
+    await chat.say("I live in Rome.", id="m1")
+    assert await chat.known() == [ROME]
 
 
 async def test_a_process_with_the_old_text_does_not_undo_the_edit() -> None:

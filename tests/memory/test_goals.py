@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -517,6 +518,23 @@ def test_facts_about_the_user_are_shown_if_visible_in_the_room() -> None:
     assert "> 2026-03-14 User finished the part of room-1\n" in model.prompt()
     assert "room-3" in model.prompt()
     assert "room-2" not in model.prompt()
+
+
+def test_facts_about_the_user_have_their_day_in_the_clocks_zone() -> None:
+    """At eight in the morning in Tokyo it is yesterday in London."""
+    clock = Clock(datetime(2026, 3, 14, 8, tzinfo=timezone(timedelta(hours=9))))
+    model = answering([])
+    store = MemoryStore(InMemoryStore())
+
+    async def scenario() -> None:
+        ctx = turn(store, [HumanMessage("hi", id="m")], clock=clock)
+        claim = Claim(claim="User has a ticket", type="fact", source_message_ids=("m",))
+        await ctx.facts.ingest([claim], ctx, evaluator="GET_FACTS")
+        await evaluated(store, model, goal(B), clock=clock)
+
+    asyncio.run(scenario())
+    assert "Today is 2026-03-14." in model.prompt()
+    assert "> 2026-03-14 User has a ticket\n" in model.prompt()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -216,6 +217,16 @@ def test_the_table_shows_claims_as_they_are() -> None:
     assert "0.80" in shown
     assert "m1" in shown
     assert "Ada hates tea (conflicting)" in shown
+
+
+def test_the_table_has_its_days_in_the_clocks_zone() -> None:
+    tokyo = timezone(timedelta(hours=9))
+    found = Memory(InMemoryStore(), clock=lambda: datetime(2026, 6, 1, 8, tzinfo=tokyo))
+    found.remember("ada", "Ada sails")
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(found.table("ada"))
+    assert "2026-06-01" in captured.get()
 
 
 def test_methods_and_their_twins_take_the_same() -> None:

@@ -211,6 +211,8 @@ async def test_a_date_is_one_of_the_clocks_zone() -> None:
     chat.clock.now = datetime(2026, 12, 31, 23, 59, tzinfo=tokyo)
     assert await chat.known() == [SEATTLE]
     assert f"[conf=0.60, 2026-12-30, from 2027-01-01] {PORTLAND}" in await chat.notes()
+    await chat.say("Forget nothing of it.")
+    assert f"(status, about user-1, from 2027-01-01): {PORTLAND}" in chat.model.prompt()
     chat.clock.now = datetime(2027, 1, 1, tzinfo=tokyo)
     assert await chat.known() == [PORTLAND]
     chat.clock.now = datetime(2027, 1, 2, 1, tzinfo=tokyo)

@@ -23,7 +23,7 @@ from pydantic import (
 from arbiter.memory._characters import composed
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import text_of
-from arbiter.memory._records import Claim, ClaimType, Fact, Sensitivity
+from arbiter.memory._records import Claim, ClaimType, Fact, Sensitivity, time_in
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._changes import OPEN
 from arbiter.models import quote, visible
@@ -414,7 +414,8 @@ def extraction(
 
 def _listing(facts: Iterable[Fact], now: datetime) -> str:
     def about(fact: Fact) -> str:
-        since = f", from {fact.valid_from.date()}" if fact.valid_from and fact.planned(now) else ""
+        begins = time_in(fact.valid_from, now.tzinfo) if fact.valid_from and fact.planned(now) else None
+        since = "" if begins is None else f", from {begins.date()}"
         return f"{fact.type}, about {label(fact.subject)}{since}"
 
     return "\n".join(f"{fact.id} ({about(fact)}): {visible(fact.claim)}" for fact in facts)

@@ -17,7 +17,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, WithJsonSc
 from arbiter.memory._characters import composed
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import text_of
-from arbiter.memory._records import Fact, Goal, GoalStatus, Objective
+from arbiter.memory._records import Fact, Goal, GoalStatus, Objective, time_in
 from arbiter.memory.answers import LISTED, TEXT, TOLERANT, as_text
 from arbiter.memory.facts._extraction import label
 from arbiter.memory.facts._fact_store import facts_of
@@ -78,7 +78,7 @@ async def _known(ctx: EvalContext) -> list[str]:
         return fact.state == "active" and fact.is_told_in(ctx.room_id) and not fact.planned(now)
 
     found = await facts_of(ctx).latest([ctx.entity_id], limit=_FACTS, wanted=holds)
-    return [f"{fact.last_seen_at:%Y-%m-%d} {fact.claim}" for fact in found]
+    return [f"{time_in(fact.last_seen_at, now.tzinfo):%Y-%m-%d} {fact.claim}" for fact in found]
 
 
 def _json(goals: Sequence[Goal]) -> str:
