@@ -14,6 +14,7 @@ from langgraph.store.memory import InMemoryStore
 from arbiter.memory import EvaluationCycle, FactRules
 from arbiter.memory.reflection._relationships import (
     COUNTED,
+    MAX_METADATA,
     MAX_TAGS,
     ROOMS,
     Relationships,
@@ -155,6 +156,25 @@ async def test_the_newest_tags_are_kept_of_very_many(plain: MemoryStore) -> None
     [found] = await relationships.of()
     assert found.tags == tuple(f"t{number}" for number in range(3, MAX_TAGS + 3))
     assert found.interactions == MAX_TAGS + 3
+
+
+async def test_a_tag_that_is_seen_again_and_again_stays(plain: MemoryStore) -> None:
+    relationships = known_in(plain)
+    for number in range(MAX_TAGS + 3):
+        await relationships.upsert([seen("friend", f"t{number}")], turn(run=str(number)))
+        [found] = await relationships.of()
+        assert "friend" in found.tags
+    assert len(found.tags) == MAX_TAGS
+
+
+async def test_the_newest_metadata_are_kept_of_very_many(plain: MemoryStore) -> None:
+    relationships = known_in(plain)
+    for number in range(MAX_METADATA + 3):
+        sighting = seen(since="2020", **{f"note{number}": number})
+        await relationships.upsert([sighting], turn(run=str(number)))
+    [found] = await relationships.of()
+    notes = {f"note{number}": number for number in range(4, MAX_METADATA + 3)}
+    assert found.metadata == {"since": "2020", **notes, "interactions": MAX_METADATA + 3}
 
 
 @pytest.mark.parametrize(

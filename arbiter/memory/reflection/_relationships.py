@@ -23,6 +23,8 @@ COUNTED = 64
 ROOMS = 256
 """Rooms of sightings that each relationship remembers, the latest."""
 MAX_TAGS = 32
+MAX_METADATA = 64
+"""Entries of metadata that each relationship keeps, the latest."""
 MAX_TAG = 64
 """Longest tag in characters; longer ones are dropped."""
 INTERACTIONS = "interactions"
@@ -100,15 +102,15 @@ class Relationships:
             known = known or Relationship(
                 source=source, target=target, tags=(), metadata={}, first_seen_at=now, last_seen_at=now
             )
+            is_counted = turn in known.counted
+            metadata = _latest(_without_count(known.metadata), _without_count(sighting.metadata))
+            count = known.interactions + (not is_counted)
             changed = self._tagged(
-                replace(known, metadata={**known.metadata, **_without_count(sighting.metadata)}),
-                normal_tags(sighting.tags),
-                ctx,
+                replace(known, metadata={**metadata, INTERACTIONS: count}), normal_tags(sighting.tags), ctx
             )
-            if turn not in known.counted:
+            if not is_counted:
                 changed = replace(
                     changed,
-                    metadata={**changed.metadata, INTERACTIONS: known.interactions + 1},
                     last_seen_at=max(known.last_seen_at, now),
                     room_ids=tuple(dict.fromkeys([*known.room_ids, ctx.room_id]))[-ROOMS:],
                     counted=(*known.counted, turn)[-COUNTED:],
@@ -146,8 +148,9 @@ class Relationships:
         for group in self.exclusive_tags:
             present = [tag for tag in group if tag in latest] or [tag for tag in group if tag in tags]
             tags = tuple(tag for tag in tags if tag not in group or tag == present[-1])
-        # The newest tags are the most current, so the oldest are cut.
-        return tags[-MAX_TAGS:]
+        # The newest tags are the most current, so the oldest are cut, but none that was just seen.
+        gone = [tag for tag in tags if tag not in latest][: max(len(tags) - MAX_TAGS, 0)]
+        return tuple(tag for tag in tags if tag not in gone)[-MAX_TAGS:]
 
     async def of(self, entity_id: str | None = None) -> list[Relationship]:
         """Relationships from or to an entity, or all: most interactions first, then the latest."""
@@ -200,6 +203,11 @@ def _counted(known: Mapping[str, int], ctx: EvalContext) -> Mapping[str, int]:
     dropped = [room for room in counts if room not in (_NO_ROOM, ctx.room_id)][: max(0, len(counts) - ROOMS)]
     lost = sum(counts.pop(room) for room in dropped)
     return {**counts, _NO_ROOM: counts.get(_NO_ROOM, 0) + lost} if lost else counts
+
+
+def _latest(known: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
+    older = {key: part for key, part in known.items() if key not in seen}
+    return dict([*older.items(), *seen.items()][-MAX_METADATA:])
 
 
 def _without_count(metadata: Mapping[str, Any]) -> dict[str, Any]:
