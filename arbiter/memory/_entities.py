@@ -82,7 +82,7 @@ def named_in(text: str, entities: Sequence[Entity]) -> list[str]:
 
     "Bob's" names Bob. A name that two entities share names neither.
     """
-    folded = _folded_text(text)
+    folded = folded_text(text)
     spoken = (_words(folded), _words(_OF_HIS.sub("", folded)))
     called: dict[str, set[str]] = {}
     for entity in entities:
@@ -102,14 +102,15 @@ def _agent_aliases(entities: Iterable[Entity]) -> dict[str, str]:
 
 def _folded(name: str) -> str:
     whole = " ".join(name.split())
-    begin = _folded_text(whole[:MOST_OF_NAME])[:MOST_OF_NAME]
+    begin = folded_text(whole[:MOST_OF_NAME])[:MOST_OF_NAME]
     if len(whole) <= MOST_OF_NAME:
         return begin
     # Those that differ only after their beginning stay different.
     return f"{begin} {sha256(whole.casefold().encode(errors='surrogatepass')).hexdigest()}"
 
 
-def _folded_text(text: str) -> str:
+def folded_text(text: str) -> str:
+    """A text in NFKC, with single spaces and in any case: to look for in others, or to look in."""
     return " ".join(normalized("NFKC", text).casefold().split())
 
 
@@ -282,7 +283,7 @@ def _terms(entity: Entity) -> dict[str, str]:
 
 
 def _spoken(text: str) -> list[list[str]]:
-    folded = _folded_text(text)
+    folded = folded_text(text)
     plain = _words(folded)
     without = _words(_OF_HIS.sub("", folded))
     return [plain] if plain == without else [plain, without]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import unicodedata
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Literal
 
 import pytest
 from langgraph.store.base import BaseStore
@@ -135,6 +138,17 @@ async def test_thoughts_that_rest_on_a_forgotten_fact_or_mention_it_are_deleted(
     assert await room.learned.forget("user-1", "seattle") == 1
     assert await thoughts(room) == ["other"]
     await room.learned.forget("user-1")
+    assert await thoughts(room) == []
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+async def test_words_are_forgotten_in_any_unicode_form(forms: Sequence[Literal["NFC", "NFD"]]) -> None:
+    """A file name of macOS writes the letter and its dots apart."""
+    said, asked = (unicodedata.normalize(form, "Zürich") for form in forms)
+    room = Room()
+    await room.hears("...", claim(f"User lives in {said}", value=said), id="m1")
+    await think(room, "words", f"He told me about {asked}.")
+    assert await room.learned.forget("user-1", asked) == 1
     assert await thoughts(room) == []
 
 

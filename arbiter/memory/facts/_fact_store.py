@@ -10,6 +10,7 @@ from typing import Any
 
 from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.memory._context import EvalContext
+from arbiter.memory._entities import folded_text
 from arbiter.memory._records import BELIEVED, KINDS, Claim, Fact, Ingested, checked_time, readable
 from arbiter.memory.facts._bin import Bin, empty_bins
 from arbiter.memory.facts._changes import OPEN, as_of_now, may_be_used, put_away
@@ -208,17 +209,17 @@ class FactStore:
         for a query together with an id."""
         if query is not None and id is not None:
             raise ParameterError("forget", "id", "expected a query or an id, got both. Call it twice.")
-        if query is not None and not query.strip():
+        if query is not None and not folded_text(query):
             raise ParameterError(
                 "forget", "query", f"expected a text, got {query!r:.80}. Leave it out for all."
             )
         if id is not None:
             wanted = Wanted(fact=lambda fact: fact.id == id)
         elif query is not None:
-            part = query.strip().casefold()
+            part = folded_text(query)
             wanted = Wanted(
-                fact=lambda fact: any(part in text.casefold() for text in _texts(fact, entity_id)),
-                text=lambda text: part in text.casefold(),
+                fact=lambda fact: any(part in folded_text(text) for text in _texts(fact, entity_id)),
+                text=lambda text: part in folded_text(text),
             )
         else:
             wanted = Wanted(fact=lambda fact: True, everything=self.clock())

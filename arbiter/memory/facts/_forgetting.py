@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from arbiter.memory._entities import folded_text
 from arbiter.memory._notes import Related, Traces
 from arbiter.memory._records import KINDS, Fact, Relationship, Thought, readable
 from arbiter.memory._tombstones import Everything, Tombstones
@@ -272,14 +273,14 @@ class Forgetting:
     def _mentions(self, wanted: Wanted) -> Callable[[str], bool]:
         """A test for texts that mention what was forgotten. The words are compared now and kept nowhere."""
         parts = {
-            part.strip().casefold()
+            folded_text(part)
             for fact in self.gone.values()
             for part in (fact.claim, fact.value or "")
             if len(part.strip()) >= _SHORTEST
         }
 
         def mentions(text: str) -> bool:
-            here = text.casefold()
+            here = folded_text(text)
             return wanted.text(text) or any(part in here for part in parts)
 
         return mentions
