@@ -76,7 +76,8 @@ class RecordingJudge:
 
     def __init__(self, inner: Judge | ChatModel | str, path: str | Path | None = None) -> None:
         self.inner = judge_of(inner)
-        self.path = None if path is None else Path(path)
+        # The program that is judged may change the working directory.
+        self.path = None if path is None else Path(path).absolute()
         self.recording: dict[str, dict[str, Any]] = {}
         self._asked: Counter[tuple[str, int]] = Counter()
         self._lock = new_lock()

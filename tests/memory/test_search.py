@@ -306,6 +306,20 @@ async def test_a_changed_record_is_found_by_its_new_words_only(any_store: BaseSt
     assert await found(memory, "dog") == []
 
 
+def test_words_are_forgotten_although_the_program_changes_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with open_store("memory.db") as store:
+        memory = asyncio.run(put(store, {"k": "Ada keeps a xylophagous beetle"}))
+        monkeypatch.chdir("elsewhere")
+        asyncio.run(memory.adelete(NS, "k"))
+        left = b"".join((tmp_path / name).read_bytes() for name in ("memory.db", "memory.db-wal"))
+    assert b"xylophag" not in left
+    assert [*(tmp_path / "elsewhere").iterdir()] == []
+
+
 @pytest.mark.parametrize("searched", [False, True], ids=["before a search", "after a search"])
 def test_forgotten_words_are_in_no_file(tmp_path: Path, searched: bool) -> None:
     """Neither in the index nor in the write-ahead log, while the store is open."""

@@ -185,6 +185,18 @@ def test_crash_loses_no_answer_that_was_recorded(tmp_path: Path) -> None:
     assert seen == [0, 1, 2]
 
 
+def test_a_recording_stays_in_its_file_if_the_program_changes_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    engine = PropositionEngine(RecordingJudge(Says({"score": 7}), "judgements.jsonl"))
+    engine.score(claim(), target("one"))
+    monkeypatch.chdir("elsewhere")
+    engine.score(claim(), target("two"))
+    assert len((tmp_path / "judgements.jsonl").read_text().splitlines()) == 2
+
+
 @pytest.mark.parametrize("odd", ["a\u2028b\x85c\x0b", "half \ud83d", "é\n"])
 def test_any_reasoning_can_be_recorded(odd: str, tmp_path: Path) -> None:
     recorder = RecordingJudge(Says({"score": 7, "reasoning": odd}), tmp_path / "judgements.jsonl")

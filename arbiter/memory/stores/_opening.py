@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from os import PathLike, fspath
+from os.path import abspath
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.embeddings import Embeddings
@@ -79,7 +80,9 @@ def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
         # Each connection has a memory database of its own, which no other process can see.
         locks = None if path in _NO_FILE else stack.enter_context(closing(file_locks(path)))
         native = index if index is None or _loads_extensions(connection) else None
-        store = ForgettingStore(connection, path, index=native, lock_provider=locks)
+        # The program may change its working directory meanwhile.
+        place = path if path in _NO_FILE else abspath(path)
+        store = ForgettingStore(connection, place, index=native, lock_provider=locks)
         try:
             _set_up(store)
             database = Sqlite(store)
