@@ -322,6 +322,53 @@ def test_forgetting_does_not_read_what_others_can_still_undo() -> None:
     assert counts[1] <= counts[0] + 2
 
 
+@pytest.mark.lengthy
+async def test_the_bin_of_a_forgetting_is_not_written_for_each_room_and_relationship() -> None:
+    """It is one record with all that was forgotten."""
+    written: list[int] = []
+    for number in (5, 40):
+        inner = InMemoryStore()
+        store = Binning(inner)
+        rules = FactRules(undo_within=timedelta(hours=3))
+        memory = Memory(store, agent_id=AGENT, clock=lambda: NOON, rules=rules)
+        put(inner, [change for n in range(number) for change in kept_of(n)])
+        for n in range(number):
+            await Traces(memory.store, AGENT, "ada").was_in(f"r{n}")
+            await memory.aremember("ada", f"Ada has sailed to island {n}", room_id=f"r{n}", source=f"m{n}")
+        store.written = 0
+        gone = await memory.aforget("ada")
+        written.append(store.written)
+        assert await memory.athoughts("r0") == await memory.arelationships("ada") == []
+        assert await memory.aundo("ada", id=gone.id) == number
+        assert (len(await memory.athoughts("r0")), len(await memory.arelationships("ada"))) == (1, number)
+    assert written[1] == written[0]
+
+
+class Binning(Counting):
+    """Counts the writes of bins."""
+
+    written = 0
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        asked = list(ops)
+        self.written += sum(isinstance(op, PutOp) and op.namespace[2] == "bin" for op in asked)
+        return super().batch(asked)
+
+
+Binning.__module__ = Counting.__module__
+
+
+def kept_of(number: int) -> list[Change]:
+    """A thought about a room of the user, and a relationship."""
+    thought = Thought(id="t", text="Fine.", room_id=f"r{number}", at=NOON, entity_ids=("ada",))
+    one, key = related("ada", f"friend{number}"), f"friend{number}"
+    return [
+        (namespace(AGENT, "thoughts", thought.room_id), thought.id, thought.to_value()),
+        (namespace(AGENT, "relationships", "all"), key, one.to_value()),
+        *((namespace(AGENT, "related", end), key, {}) for end in (one.source, one.target)),
+    ]
+
+
 def known(numbers: range) -> list[Change]:
     """Facts of the user, as many as are kept."""
     return [(ns, key, {**value, "state": "active"}) for ns, key, value in superseded(numbers)]

@@ -242,6 +242,7 @@ class Forgetting:
             takes_part = self.entity_id in thought.entity_ids or not thought.entity_ids
             return takes_part and (wanted.everything is not None or mentions(thought.text))
 
+        found: list[tuple[Namespace, str, Value]] = []
         for room_id in dict.fromkeys([*rooms, *visited]):
             ns = namespace(self.agent_id, "thoughts", room_id)
             entries = await self.store.alist(ns)
@@ -252,7 +253,8 @@ class Forgetting:
             if not wanted.edited:
                 tombstones = Tombstones(self.store, self.agent_id, room_id)
                 await tombstones.bury((), at=self.now, asked=told)
-            await self._delete([(ns, each.id, each.to_value()) for each in gone])
+            found += [(ns, each.id, each.to_value()) for each in gone]
+        await self._delete(found)
 
     async def _forget_relationships(self, wanted: Wanted) -> None:
         mentions = self._mentions(wanted)
@@ -260,15 +262,18 @@ class Forgetting:
         def change(value: Value | None) -> Value | None:
             return None if value is None or wanted.everything else _without(value, mentions)
 
+        def lost(value: Value) -> Value:
+            after = change(value)
+            if after is None:
+                return value
+            return {**value, "tags": [tag for tag in value["tags"] if tag not in after["tags"]]}
+
         related = Related(self.store, self.agent_id)
-        for entry in await related.of(self.entity_id):
-            if (after := change(entry.value)) != entry.value:
-                lost = entry.value
-                if after is not None:
-                    lost = {**lost, "tags": [tag for tag in lost["tags"] if tag not in after["tags"]]}
-                await self._into_bin([(related.all, entry.key, lost)], {})
-                source, target = str(entry.value.get("source")), str(entry.value.get("target"))
-                await related.update(entry.key, source, target, change)
+        found = [each for each in await related.of(self.entity_id) if change(each.value) != each.value]
+        await self._into_bin([(related.all, each.key, lost(each.value)) for each in found], {})
+        for each in found:
+            source, target = str(each.value.get("source")), str(each.value.get("target"))
+            await related.update(each.key, source, target, change)
 
     def _mentions(self, wanted: Wanted) -> Callable[[str], bool]:
         """A test for texts that mention what was forgotten. The words are compared now and kept nowhere."""
@@ -297,11 +302,11 @@ class Forgetting:
         return rooms
 
     async def _bury(self, rooms: Mapping[str, Collection[str]]) -> None:
+        places = {room_id: Tombstones(self.store, self.agent_id, room_id) for room_id in rooms}
+        fresh = {room_id: {*ids} - (await places[room_id].read()).forgotten for room_id, ids in rooms.items()}
+        await self._into_bin([], {room_id: ids for room_id, ids in fresh.items() if ids})
         for room_id, ids in rooms.items():
-            tombstones = Tombstones(self.store, self.agent_id, room_id)
-            fresh = {*ids} - (await tombstones.read()).forgotten
-            await self._into_bin([], {room_id: fresh})
-            await tombstones.bury(ids, at=self.now)
+            await places[room_id].bury(ids, at=self.now)
             await self._traces.was_in(room_id)
 
     async def _delete(self, records: Sequence[tuple[Namespace, str, Value]]) -> None:
@@ -315,6 +320,7 @@ class Forgetting:
     async def _into_bin(
         self, records: Sequence[tuple[Namespace, str, Value]], messages: Mapping[str, Collection[str]]
     ) -> None:
+        """Put into the bin, which is one record, what is about to be deleted: few times, and much at a time."""
         if records or any(messages.values()):
             await self._open_bin()
             if self._id is not None:
