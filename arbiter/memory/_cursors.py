@@ -3,8 +3,10 @@ read: a chat may replace a message under its id."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -130,6 +132,18 @@ class Cursors:
 
         await self.store.aupdate(self._namespace, self.evaluator, change)
         return skipped
+
+    @asynccontextmanager
+    async def stopped_as_failed(
+        self, prompted: Sequence[BaseMessage], *, again: bool = False
+    ) -> AsyncGenerator[None]:
+        """Inside, a handler that is stopped, because its model or a store takes too long, has failed: it must not
+        cost a call of the model in every turn."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            await self.fail(prompted, raised=True, again=again)
+            raise
 
     # Edited messages
 

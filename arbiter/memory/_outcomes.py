@@ -20,6 +20,10 @@ from arbiter.memory._evaluators import CognitiveEvaluator, HandlerOutcome
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
 
 
+_MOMENT = 0.5
+"""Seconds in which a cancelled call may note how far it came."""
+
+
 @dataclass(frozen=True, slots=True)
 class Called:
     """The outcome of a call: its value or its error. `late` is True if it timed out; `ms` is its duration."""
@@ -33,8 +37,8 @@ class Called:
 async def call(method: Callable[..., Any], *args: Any, timeout: float | None) -> Called:
     """Call `method`: a `def` on a thread of its own, because it may block, an `async def` on this event loop.
 
-    A call that times out is cancelled. A thread, and a coroutine that ignores its cancellation, go on
-    unattended.
+    A call that times out is cancelled, and has a moment to note it. A thread, and a coroutine that ignores its
+    cancellation, go on unattended.
     """
     begun = time.perf_counter()
     # The task keeps what is raised as its value: a SystemExit that left it would end the event loop.
@@ -44,6 +48,7 @@ async def call(method: Callable[..., Any], *args: Any, timeout: float | None) ->
         late = False
     except TimeoutError as exc:
         value, error, late = None, exc, True
+        await asyncio.wait((done,), timeout=_MOMENT)
     return Called(value, error, late, (time.perf_counter() - begun) * 1000)
 
 

@@ -170,7 +170,8 @@ async def test_a_tag_that_is_seen_again_and_again_stays(plain: MemoryStore) -> N
 async def test_the_newest_metadata_are_kept_of_very_many(plain: MemoryStore) -> None:
     relationships = known_in(plain)
     for number in range(MAX_METADATA + 3):
-        sighting = seen(since="2020", **{f"note{number}": number})
+        metadata = {"since": "2020", f"note{number}": number}
+        sighting = Sighting(source="a", target="b", metadata=metadata)
         await relationships.upsert([sighting], turn(run=str(number)))
     [found] = await relationships.of()
     notes = {f"note{number}": number for number in range(4, MAX_METADATA + 3)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from datetime import datetime
 from typing import Any
 
@@ -242,6 +243,22 @@ def test_an_evaluator_that_takes_too_long_is_reported_once(caplog: pytest.LogCap
     assert told.startswith(
         "evaluator 'GET_FACTS' was stopped after 0.1 s (EvaluationCycle(handler_timeout_s=...))."
     )
+
+
+@pytest.mark.parametrize("evaluator", [FactEvaluator(), ReflectionEvaluator(), GoalEvaluator()])
+def test_a_model_that_takes_too_long_is_not_asked_in_every_turn(evaluator: CognitiveEvaluator) -> None:
+    """As one that gives no answer: it is left alone for some minutes."""
+    go = threading.Event()
+    model = Scripted(answers=[lambda prompt: str(go.wait(30))])
+    cycle = EvaluationCycle(
+        store=InMemoryStore(), evaluator_model=model, conversation_length=2, handler_timeout_s=0.2
+    )
+    cycle.memory.create_goal("room", "Move", entity_id="ada")
+    try:
+        talk(evaluator, cycle=cycle)
+        assert model.calls == 1
+    finally:
+        go.set()
 
 
 def test_embeddings_that_fail_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -168,7 +168,9 @@ class FactEvaluator(CognitiveEvaluator):
             await wishes.commands([*edited, *unread])
             if not await self._is_due(ctx, cursors, unread, edited):
                 return _outcome(Ingested(), wishes.carried, calls=0)
-            return await self._learn(ctx, cursors, edited, unread, wishes)
+            read = [*edited, *unread][: _at_once(ctx)]
+            async with cursors.stopped_as_failed(read, again=bool(edited)):
+                return await self._learn(ctx, cursors, edited[: len(read)], read, wishes)
 
     async def _unread(self, ctx: EvalContext, cursors: Cursors) -> list[BaseMessage]:
         """The unread messages; of a long conversation that was never read, the first and the last ones."""
@@ -210,11 +212,9 @@ class FactEvaluator(CognitiveEvaluator):
         ctx: EvalContext,
         cursors: Cursors,
         edited: Sequence[BaseMessage],
-        unread: Sequence[BaseMessage],
+        read: Sequence[BaseMessage],
         wishes: WishBook,
     ) -> HandlerOutcome:
-        read = [*edited, *unread][: _at_once(ctx)]
-        edited = edited[: len(read)]
         earlier, fresh = await self._window(ctx, read)
         if not any(isinstance(message, HumanMessage) for message in fresh):
             # The agent learns nothing from its own messages alone.

@@ -227,12 +227,13 @@ class GoalEvaluator(CognitiveEvaluator):
         if not shown:
             await cursors.advance(messages)
             return HandlerOutcome(progress(looked_at), data={"goals": len(looked_at), "llm_calls": 0})
-        answer = await ctx.ask(
-            GoalsAnswer,
-            await asking(ctx, looked_at, shown, instructions=self.instructions),
-            model=self.model,
-            item_field="goals",
-        )
+        async with cursors.stopped_as_failed(messages):
+            answer = await ctx.ask(
+                GoalsAnswer,
+                await asking(ctx, looked_at, shown, instructions=self.instructions),
+                model=self.model,
+                item_field="goals",
+            )
         data: dict[str, Any] = {
             "status": answer.status,
             "goals": len(looked_at),

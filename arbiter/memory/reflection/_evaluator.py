@@ -93,12 +93,16 @@ class ReflectionEvaluator(CognitiveEvaluator):
         cursor."""
         cursors = ctx.cursors(self.name)
         found = await self._window(ctx, cursors)
-        used = ctx.budget.used
         if not found.shown:
             await cursors.advance(found.messages)
             return HandlerOutcome(
                 feedback="Nothing that may be remembered.", data={"status": "ok", "messages": 0}
             )
+        async with cursors.stopped_as_failed(found.messages):
+            return await self._reflect(ctx, cursors, found)
+
+    async def _reflect(self, ctx: EvalContext, cursors: Cursors, found: Stretch) -> HandlerOutcome:
+        used = ctx.budget.used
         prompt = reflection_prompt(ctx, found, instructions=self.instructions)
         answer = await ctx.ask(ReflectionAnswer, prompt, model=self.model)
         if answer.value is None:
