@@ -19,7 +19,6 @@ from arbiter.memory._context import BudgetSpentError, NotAvailableError, Unusabl
 from arbiter.memory._evaluators import CognitiveEvaluator, HandlerOutcome
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
 
-
 _MOMENT = 0.5
 """Seconds in which a cancelled call may note how far it came."""
 

@@ -299,12 +299,13 @@ class Memory:
         The default `id` is made of room and name, so a node that runs again creates the goal once. Raises
         `ParameterError`.
         """
+        steps = [objectives] if isinstance(objectives, str) else objectives
         goal = Goal(
             id=id or str(uuid5(NAMESPACE_OID, joined((room_id, name)))),
             room_id=room_id,
             entity_id=entity_id,
             name=name,
-            objectives=tuple(Objective(description=o) if isinstance(o, str) else o for o in objectives),
+            objectives=tuple(Objective(description=o) if isinstance(o, str) else o for o in steps),
         )
         return await Goals(self.store, self.agent_id).create(goal)
 

@@ -1037,9 +1037,14 @@ def test_a_dynamic_provider_speaks_only_when_a_run_asks_for_it(mode: str) -> Non
 
 @pytest.mark.parametrize(
     ("names", "headings"),
-    [(None, ["Now"]), (["weather"], ["weather"]), (["time", "weather", "x"], ["Now", "weather"])],
+    [
+        (None, ["Now"]),
+        (["weather"], ["weather"]),
+        ("weather", ["weather"]),
+        (["time", "weather", "x"], ["Now", "weather"]),
+    ],
 )
-def test_context_can_be_composed_without_a_graph(names: list[str] | None, headings: list[str]) -> None:
+def test_context_can_be_composed_without_a_graph(names: str | list[str] | None, headings: list[str]) -> None:
     class Weather(Provider):
         dynamic = True
         position = 3

@@ -219,6 +219,11 @@ def test_the_table_shows_claims_as_they_are() -> None:
     assert "Ada hates tea (conflicting)" in shown
 
 
+def test_a_single_step_is_a_text_and_not_its_letters() -> None:
+    goal = memory(InMemoryStore()).create_goal("room", "Move", "Sign", entity_id="ada")
+    assert [step.description for step in goal.objectives] == ["Sign"]
+
+
 def test_the_table_has_its_days_in_the_clocks_zone() -> None:
     tokyo = timezone(timedelta(hours=9))
     found = Memory(InMemoryStore(), clock=lambda: datetime(2026, 6, 1, 8, tzinfo=tokyo))

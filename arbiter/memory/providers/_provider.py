@@ -279,7 +279,7 @@ async def acompose_context(
     `names` selects providers; without it all that are not dynamic are asked. Errors of providers are in the
     result, never raised.
     """
-    wanted = None if names is None else frozenset(names)
+    wanted = None if names is None else frozenset([names] if isinstance(names, str) else names)
     asked = [p for p in providers if (not p.dynamic if wanted is None else p.name in wanted)]
     sections = await asyncio.gather(*(section_of(provider, ctx) for provider in asked))
     return compose_sections(sections, max_chars)
