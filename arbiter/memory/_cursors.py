@@ -120,13 +120,12 @@ class Cursors:
             now = self.clock()
             failures = cursor.failures + 1
             skipped = failures % most == 0
-            minutes = min(2 ** min(failures, 10), MAX_WAIT_MINUTES)
             if skipped:
                 cursor = self._moved(cursor, prompted)
             return replace(
                 cursor,
                 failures=failures,
-                next_try_at=None if skipped else now + minutes * MINUTE,
+                next_try_at=None if skipped else now + wait_after(failures),
                 updated_at=now,
             ).to_value()
 
@@ -221,6 +220,10 @@ class Cursors:
         if cursor.turn_ended_at is None or self.ended_at >= cursor.turn_ended_at:
             return False
         return all(message.id != cursor.last_id for message in prompted)
+
+
+def wait_after(failures: int) -> timedelta:
+    return min(2 ** min(failures, 10), MAX_WAIT_MINUTES) * MINUTE
 
 
 def newer(

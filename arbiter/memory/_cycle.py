@@ -45,6 +45,7 @@ from arbiter.memory._conversation import (
     text_of,
     window,
 )
+from arbiter.memory._cursors import OUTAGES_PER_WINDOW, wait_after
 from arbiter.memory._entities import Entities, Entity, participants
 from arbiter.memory._evaluators import CognitiveEvaluator
 from arbiter.memory._notes import key_of_messages
@@ -547,8 +548,8 @@ class EvaluationCycle(EvaluatorGroup):
         return Processed(thread_id=ctx.room_id, results=results, errors=errors)
 
     async def _next_try(self, held: Held) -> float | None:
-        """The seconds until all evaluators of a quiet thread may ask their models again after a failure; None if
-        none of them waits."""
+        """The seconds until all evaluators of a quiet thread may ask their models again after a failure, or the store
+        may be back; None if none of them waits."""
         if held.ctx.store is None:
             return None
         now = self.clock()
@@ -556,7 +557,8 @@ class EvaluationCycle(EvaluatorGroup):
             cursors = [await held.ctx.cursors(evaluator.name).read() for evaluator in held.evaluators]
         except Exception as exc:
             self._reports.about_quiet("a look at the cursors", type(exc).__name__)
-            return None
+            held.outages += 1
+            return None if held.outages >= OUTAGES_PER_WINDOW else wait_after(held.outages).total_seconds()
         waits = [cursor.next_try_at for cursor in cursors if cursor.next_try_at is not None]
         return max(((at - now).total_seconds() for at in waits if at > now), default=None)
 

@@ -71,6 +71,8 @@ class Held:
     """The ids of the last messages of the thread, also of turns that were none of these evaluators'."""
     again_in: float | None = None
     """Seconds after which a failed attempt may be repeated, if there was one."""
+    outages: int = 0
+    """Attempts at which the store could not be read."""
 
     _speakers: frozenset[str] | None = field(default=None, init=False, repr=False)
 
@@ -173,7 +175,7 @@ class Quiet:
             now = asyncio.get_running_loop().time()
             due = math.inf if self.after_s is None else now + held.again_in
             ctx = replace(held.ctx, prior={}, events=[], budget=CallBudget(held.ctx.budget.limit))
-            self._add(Held(ctx=ctx, evaluators=held.evaluators, since=now, due=due, seen=held.seen))
+            self._add(replace(held, ctx=ctx, since=now, due=due, again_in=None))
             self._set_timer()
 
     def take(self, room_id: str) -> Held | None:

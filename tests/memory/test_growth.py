@@ -338,7 +338,8 @@ async def test_the_bin_of_a_forgetting_is_not_written_for_each_room_and_relation
         store.written = 0
         gone = await memory.aforget("ada")
         written.append(store.written)
-        assert await memory.athoughts("r0") == await memory.arelationships("ada") == []
+        assert not await memory.athoughts("r0")
+        assert not await memory.arelationships("ada")
         assert await memory.aundo("ada", id=gone.id) == number
         assert (len(await memory.athoughts("r0")), len(await memory.arelationships("ada"))) == (1, number)
     assert written[1] == written[0]

@@ -9,6 +9,7 @@ import os
 import subprocess
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import timedelta
@@ -19,7 +20,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.store.base import BaseStore
+from langgraph.store.base import BaseStore, Op, Result
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import interrupt
 
@@ -33,6 +34,7 @@ from arbiter.memory import (
     Processed,
     ReflectionEvaluator,
     _cursors,
+    _cycle,
     evaluator,
     open_store,
 )
@@ -282,6 +284,32 @@ def test_a_quiet_thread_is_tried_again_after_its_model_has_failed(monkeypatch: p
     chat.says(*SAID)
     until(lambda: chat.knows() == {*SAID})
     assert chat.model.calls == 3
+    until(lambda: quiet_of(chat).pending == 0)
+
+
+@pytest.mark.lengthy
+def test_a_quiet_thread_is_tried_again_after_its_store_was_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Away(InMemoryStore):
+        is_away = False
+
+        async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+            if self.is_away:
+                raise ConnectionError("the server is starting")
+            return await super().abatch(ops)
+
+    monkeypatch.setattr(_cursors, "MINUTE", timedelta(milliseconds=150))
+    store = Away()
+    chat = Chat(store, after_idle_s=0.5)
+    chat.says(*SAID)
+    store.is_away = True
+    until(lambda: "a look at the cursors failed" in caplog.text)
+    store.is_away = False
+    until(lambda: chat.knows() == {*SAID})
+    monkeypatch.setattr(_cycle, "OUTAGES_PER_WINDOW", 2)
+    store.is_away = True
+    chat.says("Bye")
     until(lambda: quiet_of(chat).pending == 0)
 
 

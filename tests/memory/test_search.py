@@ -478,14 +478,17 @@ async def test_users_without_records_take_bounded_memory_too(monkeypatch: pytest
 def test_a_search_for_a_new_user_takes_no_more_calls_with_more_users() -> None:
     """In a store whose index of words is in the process."""
     memory = MemoryStore(InMemoryStore())
+
+    def searching_for(user: str) -> Callable[[], Any]:
+        return lambda: asyncio.run(found(memory, "walrus", places=namespace("agent", "facts", user)))
+
     counts: list[int] = []
     for users in (range(10), range(10, 200)):
         for n in users:
             ns = namespace("agent", "facts", f"user-{n}")
             asyncio.run(put(memory, {"it": "a walrus"}, ns))
             assert asyncio.run(found(memory, "walrus", places=ns)) == ["it"]
-        new = namespace("agent", "facts", f"new-{len(counts)}")
-        counts.append(calls_of(lambda new=new: asyncio.run(found(memory, "walrus", places=new))))
+        counts.append(calls_of(searching_for(f"new-{len(counts)}")))
     assert counts[1] <= counts[0] + 20
 
 
