@@ -223,7 +223,9 @@ class Cursors:
 
 
 def wait_after(failures: int) -> timedelta:
-    return min(2 ** min(failures, 10), MAX_WAIT_MINUTES) * MINUTE
+    """The wait after that many failures in a row."""
+    minutes: int = min(2 ** min(failures, 10), MAX_WAIT_MINUTES)
+    return minutes * MINUTE
 
 
 def newer(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from arbiter.memory._conversation import SPEAKER, text_of
-from arbiter.memory._entities import Entity, called
+from arbiter.memory._entities import Entity, called, folded_text
 from arbiter.memory._notes import key_of_messages
 from arbiter.memory._records import Records
 from arbiter.memory.stores import Value
@@ -58,7 +58,7 @@ class RoomNames(Records):
         await self.store.aupdate(self.space, _KEY, change)
 
     def _hash(self, name: str, key: bytes) -> str:
-        return hmac.digest(key, json.dumps([self.scope, name.casefold()]).encode(), "sha256").hex()[:32]
+        return hmac.digest(key, json.dumps([self.scope, folded_text(name)]).encode(), "sha256").hex()[:32]
 
 
 async def strangers_among(
@@ -105,7 +105,7 @@ def _is_of(name: str, user: Entity, given: Sequence[str]) -> bool:
 
 
 def _words(name: str) -> set[str]:
-    return {*_PART.findall(name.casefold())}
+    return {*_PART.findall(folded_text(name))}
 
 
 def _is_nameless(message: BaseMessage) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import Any
+import unicodedata
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import pytest
 from langchain_core.messages import HumanMessage
@@ -85,6 +87,17 @@ async def test_no_guess_of_a_name_can_be_checked_against_another_store() -> None
 async def test_a_registered_name_is_the_users(name: str) -> None:
     chat = Chat(HEAR, entities=[Entity(id="user-1", names=("Ada",))])
     await chat.say(human("I live in Oslo", name), human("I live in Rome", "Bob"))
+    assert await chat.known() == ["The user lives in Oslo"]
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+async def test_a_registered_name_is_the_users_in_any_unicode_form(
+    forms: Sequence[Literal["NFC", "NFD"]],
+) -> None:
+    """Some systems write a letter and its accent apart."""
+    known, said = (unicodedata.normalize(form, "José") for form in forms)
+    chat = Chat(HEAR, entities=[Entity(id="user-1", names=(known,))])
+    await chat.say(human("I live in Oslo", said), human("I live in Rome", "Bob"))
     assert await chat.known() == ["The user lives in Oslo"]
 
 
