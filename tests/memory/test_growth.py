@@ -583,8 +583,11 @@ def test_a_turn_writes_no_more_if_more_users_have_said_the_same_of_the_agent(
     monkeypatch.setattr(_changes, "_MOST_SOURCES", 20)
     store = Counting(InMemoryStore())
     app = App(store, "The agent is called Juniper", "You are called Juniper")
-    answer = app.answer
-    app.model.answers = [lambda prompt: answer(prompt).replace('"type"', '"subject": "agent", "type"')]
+
+    def answer(prompt: str) -> str:
+        return app.answer(prompt).replace('"type"', '"subject": "agent", "type"')
+
+    app.model.answers = [answer]
     counts: list[int] = []
     for users in (range(20), range(20, 70)):
         for number in users:

@@ -249,7 +249,11 @@ def test_an_evaluator_that_takes_too_long_is_reported_once(caplog: pytest.LogCap
 def test_a_model_that_takes_too_long_is_not_asked_in_every_turn(evaluator: CognitiveEvaluator) -> None:
     """As one that gives no answer: it is left alone for some minutes."""
     go = threading.Event()
-    model = Scripted(answers=[lambda prompt: str(go.wait(30))])
+
+    def slow(prompt: str) -> str:
+        return str(go.wait(30))
+
+    model = Scripted(answers=[slow])
     cycle = EvaluationCycle(
         store=InMemoryStore(), evaluator_model=model, conversation_length=2, handler_timeout_s=0.2
     )
