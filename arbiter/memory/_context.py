@@ -130,8 +130,8 @@ class EvalContext:
     speakers: frozenset[str] | None = None
     """The speakers that a message may claim; None allows any. Other claims are removed from `messages` and `state`."""
     strangers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Names under which people without an id speak in this room, with their ids for this turn. What they say
-    is not learned."""
+    """Names under which people without an id speak in this room, with their ids for this turn. Their words
+    are not learned."""
     quiet: bool = False
     """True if the thread has been quiet for a while: what is unread is worked through, whatever its number."""
     unreachable: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])

@@ -26,8 +26,8 @@ class Traces(Records):
 
     Facts told about somebody else are stored with that person, and thoughts with their room. Each entity has one
     small record for each such fact and each such room, the latest 1,000 of them: what an older one leads to is
-    deleted with it, so that nothing is left that a request to forget would not find. What the agent's own traces
-    lead to belongs to users and stays.
+    deleted with it, so that nothing is left that a request to forget would not find. The facts and thoughts to
+    which the agent's own traces lead are those of users, and stay.
     """
 
     kind = "traces"

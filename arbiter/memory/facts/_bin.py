@@ -168,7 +168,7 @@ async def empty_bins(store: MemoryStore, agent_id: str, now: datetime) -> None:
 
 
 def _united(saved: Any, now: Any) -> Any:
-    """What there is now with the members that only the saved one has."""
+    """The present value with the members that only the saved one has."""
     given: Any = now
     if isinstance(now, dict):
         return {**dict[str, Any](saved or {}), **given}
