@@ -417,7 +417,7 @@ _SHARED = (
         threading.Thread,
     ),
 )
-"""Tasks and threads meet at these, and a copy would reach nobody."""
+"""Tasks and threads share these; a copy would separate them."""
 
 
 def _deepcopy(value: Any, memo: dict[int, Any] | None = None) -> Any:
