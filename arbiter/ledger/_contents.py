@@ -236,6 +236,8 @@ class Capture:
     def _message(self, message: BaseMessage, depth: int) -> dict[str, Any]:
         parts: dict[str, Any] = {"type": message.type}
         own = vars(message)  # to ask a message for a field that its class lacks takes longer than all others
+        if more := message.__pydantic_extra__:
+            own = {**own, **more}
         for name in _MESSAGE_FIELDS:
             found: Any = own.get(name)
             if found or name == "content":
@@ -436,9 +438,12 @@ def said(part: Any) -> Any:
 def _message_from(parts: dict[str, Any]) -> Any:
     found = {name: restored(part) for name, part in parts.items()}
     kind = found.pop("type")
+    data = {"content": "", **found}
     try:
-        return messages_from_dict([{"type": kind, "data": {"content": "", **found}}])[0]
-    except (ValueError, TypeError):  # cut or redacted beyond what the class accepts
+        if calls := found.get("invalid_tool_calls"):  # that a text in them was cut makes the message no other
+            data["invalid_tool_calls"] = [{name: said(part) for name, part in call.items()} for call in calls]
+        return messages_from_dict([{"type": kind, "data": data}])[0]
+    except (ValueError, TypeError, AttributeError):  # cut or redacted beyond what the class accepts
         return {"$message": {"type": kind, **found}}
 
 

@@ -108,6 +108,34 @@ def test_items_of_a_stored_history_equal_those_in_memory(tmp_path: Path) -> None
         assert stored.output_state["messages"] == known.output_state["messages"]
 
 
+def test_a_message_with_a_long_call_that_was_written_wrongly_stays_a_message(tmp_path: Path) -> None:
+    """Its model ran out of tokens: the call ends somewhere in its arguments, and is cut as other long texts are."""
+    args = '{"text": "' + "x" * 50_000
+    error = f"Function write arguments:\n\n{args}\n\nare not valid JSON."
+    call: Any = {"name": "write", "args": args, "id": "1", "error": error, "type": "invalid_tool_call"}
+    said = AIMessage("I write it.", invalid_tool_calls=[call], id="said")
+    with Ledger(tmp_path / "l.db") as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("a")))
+        app.invoke({"log": [said]}, conf("t"))
+        assert ledger.flush(60)
+        (item,) = ledger.items()
+        (kept,) = item.input_state["log"]
+    assert (type(kept), kept.text, kept.id) == (AIMessage, "I write it.", "said")
+    (known,) = kept.invalid_tool_calls
+    assert (known["name"], known["args"]) == ("write", args[: 16 * 1024])
+
+
+def test_a_message_keeps_the_fields_that_its_class_does_not_name(tmp_path: Path) -> None:
+    own: Any = {"tool_call_id": "1", "status": "error"}
+    said = ChatMessage(content="42", id="a", role="tool", **own)
+    with Ledger(tmp_path / "l.db") as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("a")))
+        app.invoke({"log": [said]}, conf("t"))
+        assert ledger.flush(60)
+        (item,) = ledger.items()
+        assert list(item.input_state["log"]) == [said]
+
+
 def test_a_stored_history_counts_as_the_one_in_memory(tmp_path: Path) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
         arbiter_os, app = payments(ledger)
@@ -782,7 +810,6 @@ QUEUED = """
 import os, signal, sys, threading
 from arbiter import ArbiterOS
 from arbiter.ledger import Ledger
-from tests.scripted import usage
 from tests.support import Spy, chain
 arbiter_os = ArbiterOS(ledger=Ledger(sys.argv[1], flush_every=60))
 app = arbiter_os.govern(chain(Spy("a")))
@@ -823,7 +850,6 @@ KILLED = """
 import itertools, os, signal, sys, threading
 from arbiter import ArbiterOS
 from arbiter.ledger import Ledger
-from tests.scripted import usage
 from tests.support import Spy, chain
 ledger = Ledger(sys.argv[1])
 app = ArbiterOS(ledger=ledger).govern(chain(Spy("a")))
