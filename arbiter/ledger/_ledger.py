@@ -545,13 +545,13 @@ class Ledger:
         only those scores that a rule had read. A thread that goes on is recovered without this call. Raises
         `ConfigurationError` for a graph that is not governed or has no checkpointer.
         """
-        before = self._store.recovered
+        before, is_written = self._store.recovered, True
         for items in checkpointed(graph, thread_id):
             self.listener.restored(items)
             # A full queue takes no more of what a checkpoint has.
-            if 2 * self._writer.queued >= self._writer.most and not self._writer.flush(60):
+            if 2 * self._writer.queued >= self._writer.most and not (is_written := self._writer.flush(60)):
                 break
-        if not self.flush(60):
+        if not is_written or not self.flush(60):
             raise LedgerError(f"the recovered entries could not be written: {self._writer.last_error}")
         return self._store.recovered - before
 

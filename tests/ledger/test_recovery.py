@@ -29,7 +29,8 @@ from arbiter import (
     HistoryListener,
     NodeEvaluator,
 )
-from arbiter.ledger import Ledger
+from arbiter.ledger import Ledger, LedgerError
+from arbiter.ledger._writer import Writer
 from tests.ledger.ledger_support import conf, sql
 from tests.ledger.recovery_story import THREAD, later, story
 from tests.processes import python
@@ -142,6 +143,30 @@ def test_recover_adds_more_threads_than_may_wait_in_the_queue(tmp_path: Path) ->
     with Ledger(tmp_path / "l.db", queue=3) as ledger:
         app = ArbiterOS(ledger=ledger, clock=later).govern(chain(Spy("a"), checkpointer=saver))
         assert ledger.recover(app) == 10
+
+
+def test_recover_says_if_it_could_not_write_all_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database was busy for a minute, and no longer."""
+    saver = InMemorySaver()
+    with Ledger(tmp_path / "other.db") as other:
+        app = ArbiterOS(ledger=other).govern(chain(Spy("a"), checkpointer=saver))
+        for number in range(10):
+            app.invoke({}, conf(f"t{number}"))
+    with Ledger(tmp_path / "l.db", queue=3) as ledger:
+        app = ArbiterOS(ledger=ledger, clock=later).govern(chain(Spy("a"), checkpointer=saver))
+        answers, flush = [False], Writer.flush
+
+        def busy_once(writer: Writer, timeout: float | None = None) -> bool:
+            return answers.pop() if answers else flush(writer, timeout)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Writer, "flush", busy_once)
+            with pytest.raises(LedgerError, match="the recovered entries could not be written"):
+                ledger.recover(app)
+        ledger.recover(app)
+        assert sum(1 for _ in ledger.threads()) == 10
 
 
 def test_a_process_that_has_forgotten_a_thread_adds_nothing_twice(tmp_path: Path) -> None:
