@@ -580,19 +580,26 @@ class Ledger:
                 f"export_to: the receiver {receiver.name!r} takes batches of most={receiver.most!r:.80}; expected a "
                 "whole number from 1."
             )
-        running = [export for export in self._exports if export.is_running]
-        if any(export.receiver.name == receiver.name for export in running):
-            raise ConfigurationError(f"export_to: the scores are being sent to {receiver.name!r} already.")
-        made = partial(Export, self._store, receiver, every=float(every), clock=self._clock)
-        if not follow:
-            self.flush(SETTLE)
-            export = made(patience=float(patience))
-            export.run()
-            export.finish()
-            return export
-        export = made()
-        self._exports = [*running, export]
-        export.start()
+        export = Export(
+            self._store,
+            receiver,
+            every=float(every),
+            patience=None if follow else float(patience),
+            clock=self._clock,
+        )
+        with self._lock:
+            running = [each for each in self._exports if each.is_running]
+            if any(each.receiver.name == receiver.name for each in running):
+                raise ConfigurationError(
+                    f"export_to: the scores are being sent to {receiver.name!r} already."
+                )
+            if follow:
+                export.start()
+                self._exports = [*running, export]
+                return export
+        self.flush(SETTLE)
+        export.run()
+        export.finish()
         return export
 
     def _wake_exports(self, store: Store, events: Sequence[Event]) -> None:

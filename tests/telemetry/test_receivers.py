@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -246,6 +246,29 @@ def test_an_export_that_was_stopped_is_kept_until_the_next_one_only(
     assert ledger.export_to(LangfuseScores()).stop()
     gc.collect()
     assert stopped() is None
+
+
+def test_exports_that_begin_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    """Closing the ledger stops both."""
+    exports = list[Any]()
+
+    class Other(ScoreReceiver):
+        name = "other"
+
+    class Slow(ScoreReceiver):
+        name = "slow"
+
+        @property
+        def takes_failures(self) -> bool:  # type: ignore[override]
+            beside.start()
+            beside.join(0.2)
+            return False
+
+    with Ledger(tmp_path / "l.db") as ledger:
+        beside = Thread(target=lambda: exports.append(ledger.export_to(Other())))
+        exports.append(ledger.export_to(Slow()))
+        beside.join()
+    assert [export.is_running for export in exports] == [False, False]
 
 
 @pytest.mark.lengthy
