@@ -58,7 +58,9 @@ def krippendorff_alpha(
     one_of("krippendorff_alpha", "level", level, Level)
     given: list[tuple[Any, ...]] = []
     for place, unit in enumerate(listed("krippendorff_alpha", "units", units, "lists")):
-        own = listed("krippendorff_alpha", f"units[{place}]", unit, "labels")
+        own: Any = unit
+        if type(unit) not in (tuple, list):  # a bootstrap asks about the same units thousands of times
+            own = listed("krippendorff_alpha", f"units[{place}]", unit, "labels")
         given.append(tuple([label for label in own if label is not None]))
     given = [unit for unit in given if len(unit) > 1]
     if level != "nominal":
