@@ -148,7 +148,7 @@ def correct(run: NodeRun, registration: Registration[Any]) -> Steps:
         if answer.kind == "commit":
             return _taken(run, registration, answer, output)
         feedback = cast(Any, answer.feedback)
-        said = feedback if isinstance(feedback, str) else short(feedback)
+        said = "" if feedback is None else feedback if isinstance(feedback, str) else short(feedback)
         record.corrections = (*record.corrections, said)
         account = record.kept_account
         account.drafts = (*account.drafts, (record.output, said))

@@ -29,6 +29,7 @@ from arbiter import (
     ArbiterError,
     ArbiterOS,
     Correction,
+    CorrectionError,
     EvaluationResult,
     EvaluationRouter,
     History,
@@ -411,6 +412,17 @@ def test_odd_feedback_is_recorded_as_text(mode: str, tmp_path: Path) -> None:
     [item] = arbiter_os.ledger.items()
     assert [said for _, said in item.drafts] == ["ValueError('no source')"] * 2
     arbiter_os.ledger.close()
+
+
+@MODES
+@pytest.mark.parametrize("answer", [Correction.retry, Correction.give_up])
+def test_feedback_of_none_is_no_reason(answer: Any, mode: str) -> None:
+    """As that of a judge whose answer has none."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("odd", lambda h, d, n: answer(None), on_exhausted="raise"))
+    with pytest.raises(CorrectionError, match="no reason was given"):
+        run(arbiter_os.govern(chain(Spy("a"))), {"log": []}, mode=mode)
+    assert set(arbiter_os.history.item.corrections) == {""}
 
 
 def test_schema_whose_validator_breaks_has_not_agreed() -> None:
