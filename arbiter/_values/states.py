@@ -405,6 +405,7 @@ _SHARED = (
         asyncio.Lock,
         asyncio.Condition,
         asyncio.Semaphore,
+        asyncio.Barrier,
         asyncio.Future,
         Future,
     ),

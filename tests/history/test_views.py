@@ -434,6 +434,7 @@ MEETINGS: dict[str, Callable[[], Any]] = {
     "asyncio.Queue": asyncio.Queue,
     "asyncio.Event": asyncio.Event,
     "asyncio.Lock": asyncio.Lock,
+    "asyncio.Barrier": lambda: asyncio.Barrier(2),
     "queue.Queue": queue.Queue,
     "threading.Event": threading.Event,
     "threading.Condition": threading.Condition,
