@@ -222,8 +222,9 @@ class Quiet:
         self._drains += 1
         try:
             while self.pending:
-                for held in self._rooms.values():  # also of turns that have ended meanwhile
-                    held.due = 0.0
+                if self.after_s is not None:
+                    for held in self._rooms.values():  # also of turns that have ended meanwhile
+                        held.due = 0.0
                 self._begin()
                 left = None if end is None else end - loop.time()
                 if left is not None and left <= 0:

@@ -350,6 +350,28 @@ def test_of_two_drains_at_a_time_none_waits_for_a_thread_whose_model_has_failed(
     assert (chat.model.calls, quiet_of(chat).pending) == (1, 1)
 
 
+def test_a_drain_during_a_call_of_process_leaves_the_other_threads_to_their_own_calls() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(prompt: str) -> str:
+        begun.set()
+        assert go.wait(30)
+        return answer(prompt)
+
+    chat = Chat(answers=slow, after_idle_s=None)
+    for thread in ("one", "two"):
+        chat.says(*SAID, thread=thread)
+    with ThreadPoolExecutor(2) as pool:
+        reading = pool.submit(chat.cycle.memory.process, "one")
+        assert begun.wait(30)
+        drained = pool.submit(chat.os.drain, 10)
+        until(lambda: quiet_of(chat)._drains == 1)  # pyright: ignore[reportPrivateUsage]
+        go.set()
+        assert drained.result()
+        assert reading.result().evaluators == ("GET_FACTS",)
+    assert chat.model.calls == 1
+
+
 def test_a_drain_works_through_threads_that_are_heard_meanwhile() -> None:
     asked, go = threading.Event(), threading.Event()
 
