@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -25,6 +25,8 @@ FAILURES_PER_WINDOW = 3
 """A stretch of a conversation is skipped after this many failed attempts."""
 OUTAGES_PER_WINDOW = 8
 """The same limit if a model or a store raised; with the waits in between, some three hours."""
+MOMENT = 0.5
+"""Seconds in which a handler that is stopped may note it."""
 _LOOKED_AT = 4 * TAIL
 """The last messages of a conversation among which an edited one is found."""
 _HEAD, _END = 6_000, 1_500
@@ -141,7 +143,10 @@ class Cursors:
         try:
             yield
         except asyncio.CancelledError:
-            await self.fail(prompted, raised=True, again=again)
+            # A store that gives no answer must not keep the locks that the handler holds.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MOMENT):
+                    await self.fail(prompted, raised=True, again=again)
             raise
 
     # Edited messages

@@ -16,11 +16,9 @@ from arbiter._threads.deadlines import awaited, start
 from arbiter._values.states import is_number
 from arbiter.evaluation import NodeEvaluator
 from arbiter.memory._context import BudgetSpentError, NotAvailableError, UnusableAnswerError
+from arbiter.memory._cursors import MOMENT
 from arbiter.memory._evaluators import CognitiveEvaluator, HandlerOutcome
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
-
-_MOMENT = 0.5
-"""Seconds in which a cancelled call may note how far it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ async def call(method: Callable[..., Any], *args: Any, timeout: float | None) ->
         late = False
     except TimeoutError as exc:
         value, error, late = None, exc, True
-        await asyncio.wait((done,), timeout=_MOMENT)
+        await asyncio.wait((done,), timeout=MOMENT)
     return Called(value, error, late, (time.perf_counter() - begun) * 1000)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.base import Op, Result
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
@@ -263,6 +266,33 @@ def test_a_model_that_takes_too_long_is_not_asked_in_every_turn(evaluator: Cogni
         assert model.calls == 1
     finally:
         go.set()
+
+
+def test_a_room_is_learned_from_again_after_its_store_gave_no_answer() -> None:
+    """Nor one to the note that the evaluator was stopped."""
+
+    class Hanging(InMemoryStore):
+        hangs = False
+
+        async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+            if self.hangs:
+                await asyncio.Event().wait()
+            return await super().abatch(ops)
+
+    store = Hanging()
+
+    def hear(prompt: str) -> str:
+        store.hangs = model.calls == 1
+        return answer("The user lives in Oslo")
+
+    model = Scripted(answers=[hear])
+    cycle = EvaluationCycle(
+        store=store, evaluator_model=model, conversation_length=2, handler_timeout_s=0.3
+    )
+    talk(FactEvaluator(), cycle=cycle, turns=1)
+    store.hangs = False
+    talk(FactEvaluator(), cycle=cycle, turns=1)
+    assert [fact.claim for fact in cycle.memory.facts("ada")] == ["The user lives in Oslo"]
 
 
 def test_embeddings_that_fail_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
