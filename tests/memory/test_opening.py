@@ -203,6 +203,19 @@ def test_a_file_of_another_program_is_named(tmp_path: Path) -> None:
         open_store(path).__enter__()
 
 
+def test_a_database_that_another_program_locks_is_no_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may try again, and needs no backup."""
+    monkeypatch.setattr("arbiter.memory.stores._opening._BUSY", 0.1)
+    path = tmp_path / "memory.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as others:
+        others.execute("PRAGMA journal_mode = WAL")
+        others.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+            open_store(path).__enter__()
+
+
 @pytest.mark.parametrize("name", [b"CREATE TABLE store", b"CREATE TABLE store_migrations"])
 def test_a_damaged_file_is_named(name: bytes, tmp_path: Path) -> None:
     path = tmp_path / "memory.db"

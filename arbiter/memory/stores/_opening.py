@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _POSTGRES = ("postgresql://", "postgres://")
 _SETUP_LOCK = 0x6172626974657201
+_DAMAGED = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _BUSY = 30.0
 _NO_FILE = (":memory:", "")
 _TRIES = 20
@@ -92,6 +93,8 @@ def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
                 found = LocalIndex(store, VectorTable(database), index)
             keep_words(found, stack.enter_context(closing(WordTables(database))))
         except (sqlite3.Error, UnicodeDecodeError) as error:
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in _DAMAGED:
+                raise  # such as a full disk, or a lock of another program
             raise ConfigurationError(
                 f"open_store({path!r}): {error}. The file is damaged, or belongs to another program. Restore it from "
                 "a backup, or give another one."
