@@ -450,8 +450,10 @@ def _plain(value: Any, depth: int) -> Any:
         if isinstance(value, Mapping):
             return {str(key): _plain(part, depth + 1) for key, part in parts.items()}
         if isinstance(value, set | frozenset):
-            # In one order: a judge's recorded answer is found by its prompt, also in another process.
-            return sorted((_plain(part, depth + 1) for part in parts), key=json.dumps)
+            # In one order: a judge's recorded answer is found by its prompt, also in another process. Numbers have one.
+            members = [_plain(part, depth + 1) for part in parts]
+            is_ordered = all(isinstance(part, int | float) for part in members)
+            return members if is_ordered else sorted(members, key=json.dumps)
         if isinstance(value, list | tuple):
             return [_plain(part, depth + 1) for part in parts]
     return str(value)
