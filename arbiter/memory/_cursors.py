@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
@@ -16,6 +17,8 @@ from arbiter.memory._conversation import counts, originals, text_of
 from arbiter.memory._notes import key_of_messages
 from arbiter.memory._records import Record, short_id, time_of
 from arbiter.memory.stores import MemoryStore, Value, namespace
+
+_log = logging.getLogger("arbiter.memory")
 
 TAIL = 64
 """A cursor keeps the ids of this many messages that were read last."""
@@ -146,7 +149,13 @@ class Cursors:
             # A store that gives no answer must not keep the locks that the handler holds.
             with suppress(TimeoutError):
                 async with asyncio.timeout(MOMENT):
-                    await self.fail(prompted, raised=True, again=again)
+                    if await self.fail(prompted, raised=True, again=again):
+                        _log.warning(
+                            "evaluator %r was stopped at the last of %d attempts at messages of the thread "
+                            "%r: they are passed over, also one that asks to forget something. "
+                            "cycle.memory.forget(...) does it from a program. A longer handler_timeout_s helps.",
+                            *(self.evaluator, OUTAGES_PER_WINDOW, self.room_id),
+                        )
             raise
 
     # Edited messages

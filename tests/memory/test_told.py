@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -31,8 +31,10 @@ from arbiter.memory import (
     TimeProvider,
     evaluator,
 )
+from arbiter.memory._cursors import OUTAGES_PER_WINDOW
 from tests.memory.facts_support import answer
 from tests.memory.memory_stores import KeywordEmbeddings
+from tests.memory.memory_support import Clock
 from tests.scripted import EndpointError, Scripted
 from tests.support import MODES, run
 
@@ -268,6 +270,33 @@ def test_a_model_that_takes_too_long_is_not_asked_in_every_turn(evaluator: Cogni
         go.set()
 
 
+@pytest.mark.lengthy
+def test_messages_that_a_stopped_evaluator_passes_over_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """One of them may ask to forget something."""
+    go, clock = threading.Event(), Clock()
+
+    def slow(prompt: str) -> str:
+        return str(go.wait(30))
+
+    model = Scripted(answers=[slow])
+    cycle = EvaluationCycle(
+        store=InMemoryStore(),
+        evaluator_model=model,
+        conversation_length=2,
+        handler_timeout_s=0.1,
+        clock=clock,
+    )
+    try:
+        for _ in range(OUTAGES_PER_WINDOW):
+            assert "passed over" not in caplog.text
+            talk(FactEvaluator(), cycle=cycle, turns=1)
+            clock.now += timedelta(hours=2)
+    finally:
+        go.set()
+    assert "8 attempts at messages of the thread 'room': they are passed over" in caplog.text
+    assert model.calls == OUTAGES_PER_WINDOW
+
+
 def test_a_room_is_learned_from_again_after_its_store_gave_no_answer() -> None:
     """Nor one to the note that the evaluator was stopped."""
 
@@ -286,9 +315,7 @@ def test_a_room_is_learned_from_again_after_its_store_gave_no_answer() -> None:
         return answer("The user lives in Oslo")
 
     model = Scripted(answers=[hear])
-    cycle = EvaluationCycle(
-        store=store, evaluator_model=model, conversation_length=2, handler_timeout_s=0.3
-    )
+    cycle = EvaluationCycle(store=store, evaluator_model=model, conversation_length=2, handler_timeout_s=0.3)
     talk(FactEvaluator(), cycle=cycle, turns=1)
     store.hangs = False
     talk(FactEvaluator(), cycle=cycle, turns=1)
