@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -67,7 +68,9 @@ def forget_held() -> None:
 
 def drain_users(thing: object) -> None:
     """Do the held work that uses `thing`, before it is closed, and warn once about what cannot be done in time."""
-    _drain([work for work in _held if work.uses(thing)], "the store was closed", thing)
+    # When Python deletes its last objects, no other thread runs, and `drain_held` was called before.
+    if not sys.is_finalizing():
+        _drain([work for work in _held if work.uses(thing)], "the store was closed", thing)
 
 
 def drain_held() -> None:

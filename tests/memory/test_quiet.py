@@ -464,6 +464,25 @@ def test_what_fails_when_a_store_closes_is_not_tried_again_without_the_store(
     assert "ProgrammingError" not in caplog.text
 
 
+LEFT_OPEN = """
+from arbiter.memory import open_store
+from tests.memory.test_quiet import SAID, Chat
+
+opening = open_store("memory.db")
+Chat(opening.__enter__(), answers=RuntimeError("down")).says(*SAID)
+"""
+
+
+@pytest.mark.lengthy
+def test_a_store_that_nobody_closes_holds_up_no_end_of_the_process(tmp_path: Path) -> None:
+    """Its threads were tried before; when Python deletes the last objects, no other thread runs any more."""
+    done = subprocess.run(
+        python("-c", LEFT_OPEN), capture_output=True, text=True, timeout=60, cwd=tmp_path, check=True
+    )
+    assert "failed about a quiet thread" in done.stderr
+    assert "when the store was closed" not in done.stderr
+
+
 FORK = """
 import os
 from tests.memory.test_quiet import SAID, Chat
