@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.config import get_config
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
@@ -746,7 +747,7 @@ class Speaker:
         return {"messages": [AIMessage("ok")]}
 
 
-def speaking(*providers: Provider) -> tuple[Any, Speaker, ArbiterOS]:
+def speaking(*providers: Provider, saver: Any = None) -> tuple[Any, Speaker, ArbiterOS]:
     body = Speaker()
     builder: Any = StateGraph(Chat)
     builder.add_node("speak", body)
@@ -754,7 +755,8 @@ def speaking(*providers: Provider) -> tuple[Any, Speaker, ArbiterOS]:
     arbiter_os = ArbiterOS()
     for provider in providers:
         arbiter_os.add_advisor(provider)
-    return arbiter_os.govern(builder.compile(checkpointer=InMemorySaver())), body, arbiter_os
+    compiled = builder.compile(checkpointer=InMemorySaver() if saver is None else saver)
+    return arbiter_os.govern(compiled), body, arbiter_os
 
 
 HELLO = {"messages": [HumanMessage("Hi", id="h1")]}
@@ -1025,6 +1027,29 @@ def test_a_provider_works_in_the_context_of_its_node(is_async: bool, mode: str) 
     run(app, HELLO, THREAD, mode=mode)
     TENANT.reset(token)
     assert "\nacme, t\n" in body.heard[0][0]
+
+
+def test_a_provider_of_a_sync_run_asks_a_graph_whatever_the_checkpointer_of_the_run() -> None:
+    """The graph runs in an event loop, in which a `SqliteSaver` cannot save."""
+
+    def look(state: Chat) -> dict[str, Any]:
+        return {"messages": [AIMessage("Found it.")]}
+
+    builder: Any = StateGraph(Chat)
+    builder.add_node("look", look)
+    builder.add_edge(START, "look")
+    graph = builder.compile()
+
+    class Looking(Provider):
+        async def get(self, ctx: ProviderContext) -> ProviderResult:
+            found = await graph.ainvoke({"messages": [HumanMessage("Look!")]})
+            return ProviderResult(text=found["messages"][-1].text)
+
+    with closing(sqlite3.connect(":memory:", check_same_thread=False)) as connection:
+        provider = Looking("look", cycle=Cycle(context(None)))
+        app, body, _ = speaking(provider, saver=SqliteSaver(connection))
+        app.invoke(HELLO, THREAD)
+    assert "Found it." in body.heard[0][0]
 
 
 @MODES

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol, cast
 
 from langchain_core.messages import BaseMessage
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.config import get_config
+from langgraph.constants import CONFIG_KEY_CHECKPOINTER
 
 from arbiter._threads.deadlines import LOOP, within
 from arbiter._values.states import ROOT
@@ -155,8 +157,7 @@ class Provider(Advisor):
             return None
         if LOOP.is_here:
             raise ProviderError(f"provider {self.name!r} would wait for the event loop that it is called on.")
-        # In the node's context, as in an async run: `get_config` and variables of the program work there.
-        future = LOOP.submit(section_of(self, asked[0]), copy_context())
+        future = LOOP.submit(section_of(self, asked[0]), _context_here())
         return self._said(_waited(future, self.deadline), *asked)
 
     async def aadvise(self, history: History, state: Mapping[str, Any]) -> Any:
@@ -207,6 +208,18 @@ class Provider(Advisor):
     def _has_own_key(self) -> bool:
         """True if a program gave the provider another `messages_key`, which comes before the cycle's."""
         return self.messages_key != Advisor.messages_key
+
+
+def _context_here() -> Context:
+    """The node's context, as in an async run: `get_config` and variables of the program work there. Without the
+    checkpointer of a sync run, which a graph that the provider asks could not use in an event loop.
+    """
+    context, config = copy_context(), var_child_runnable_config.get()
+    if config is not None:
+        conf = {**config.get("configurable", {})}
+        conf.pop(CONFIG_KEY_CHECKPOINTER, None)
+        context.run(var_child_runnable_config.set, {**config, "configurable": conf})
+    return context
 
 
 def _is_calls(sent: Any) -> bool:
