@@ -47,6 +47,8 @@ class Bounds:
 
 
 PACK = Bounds()
+_ALIASED = 1_000_000
+"""The values that aliases may add to those of a text."""
 MAX_BITS = 1024
 """The size of a whole number. Python cannot print numbers with thousands of digits."""
 _MISREAD = re.compile(r"[-+]?(?:0[0-9_]+|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?)")
@@ -111,8 +113,8 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str, bounds: Bounds) -> None:
         super().__init__(text)
         self.bounds = bounds
-        # Without aliases, a text of so many characters has no more values.
-        self.most = min(bounds.values, len(text) + PACK.values)
+        # A text has no more values than characters. Aliases may add as many as are read in a few seconds.
+        self.most = min(bounds.values, len(text) + _ALIASED)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self.depth += 1
