@@ -233,14 +233,16 @@ class Suite:
             head = self._head(measured, cases, judging, mode)
             options: dict[str, Any] = {"ci": ci, "accept_changed": accept_changed}
             head |= {"mode": mode, "options": options, "left_out": len(self.cases) - len(cases)}
-            if before is not None and folder is not None:
-                head["captured"] = before.captured_at.isoformat()
-                options["moved"] = _has_moved(head["captured"], self.name, Path(folder))
             if isinstance(baseline, str | Path):
                 head["baseline"] = str(baseline)  # in place of that of the gate, wherever the report is shown
             written = None
             if resume is not None and folder is not None:
                 written = self._resumed(run_folder(resume, Path(folder), suite=self.name), head, retry_errors)
+            if before is not None and folder is not None:
+                head["captured"] = before.captured_at.isoformat()
+                mine = None if written is None else written.folder.name
+                others = (run for run in runs_of(self.name, Path(folder)) if run.name != mine)
+                options["moved"] = _has_moved(head["captured"], others)
             if cache is not None and self.cache == "all" and not measured.is_recorded:
                 raise ConfigurationError(
                     f"cache is 'all', and the target is {measured.name}: only the answers of graphs are kept, because "
@@ -448,9 +450,9 @@ def _run_id() -> str:
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond:05x}{uuid4().hex[:3]}"
 
 
-def _has_moved(captured: str, suite: str, folder: Path) -> bool:
-    """True if the newest run of a suite that was compared with a baseline passed, and that was another one."""
-    for run in islice(runs_of(suite, folder), _LOOKED_AT):
+def _has_moved(captured: str, runs: Iterator[Path]) -> bool:
+    """True if the newest one of these runs that was compared with a baseline passed, and that was another one."""
+    for run in islice(runs, _LOOKED_AT):
         try:
             before = json.loads((run / "run.json").read_text(encoding="utf-8")).get("captured")
             if before is None:

@@ -125,6 +125,22 @@ def test_a_run_that_goes_on_has_the_gate_that_its_suite_has_then(files: Path) ->
     assert Said("gate").code == 1
 
 
+def test_a_run_that_goes_on_stays_the_first_one_since_its_baseline_was_replaced(files: Path) -> None:
+    Said("baseline", "suites/parity.yaml")
+    assert Said("run").code == 0
+    baseline = files / "baselines/parity.json"
+    found = json.loads(baseline.read_text())
+    baseline.write_text(json.dumps({**found, "capturedAt": "2026-01-01T00:00:00Z"}))
+    worse(files)
+    told = "this is the first run since the baseline was replaced"
+    assert told in " ".join(Said("run").out.split())
+    lines = max((files / ".arbiter/evals").glob("*/journal.jsonl"))
+    before_end = lines.read_text().splitlines(keepends=True)[:-1]
+    lines.write_text("".join(before_end))  # as if it was killed
+    assert told in " ".join(Said("run", "--resume", "last").out.split())
+    assert told in " ".join(Said("show").out.split())
+
+
 def test_an_unchanged_run_of_few_cases_is_undecided_if_strict(files: Path) -> None:
     Said("baseline", "suites/parity.yaml")
     (files / "cases.jsonl").write_text((files / "cases.jsonl").read_text().replace('"no"', '"nein"', 1))
