@@ -195,7 +195,11 @@ class Suite:
             if not isinstance(chosen, Selection):
                 raise ConfigurationError(f"select is {chosen!r:.80}; expected Selection(ids=[...]).")
             cases = chosen.of(self.cases)
-            if self.cache == "off" or mode != "live":
+            written = None
+            if resume is not None and folder is not None:
+                written = Written.read(run_folder(resume, Path(folder), suite=self.name))
+            # What began without a cache measures anew to its end.
+            if mode != "live" or "off" in (self.cache, "" if written is None else written.head.get("cache")):
                 cache = None
             elif cache is None:
                 cache = Cache()
@@ -233,11 +237,11 @@ class Suite:
             head = self._head(measured, cases, judging, mode)
             options: dict[str, Any] = {"ci": ci, "accept_changed": accept_changed}
             head |= {"mode": mode, "options": options, "left_out": len(self.cases) - len(cases)}
+            head["cache"] = "off" if cache is None else self.cache
             if isinstance(baseline, str | Path):
                 head["baseline"] = str(baseline)  # in place of that of the gate, wherever the report is shown
-            written = None
-            if resume is not None and folder is not None:
-                written = self._resumed(run_folder(resume, Path(folder), suite=self.name), head, retry_errors)
+            if written is not None:
+                self._refuse_other(written, head, retry_errors)
             if before is not None and folder is not None:
                 head["captured"] = before.captured_at.isoformat()
                 mine = None if written is None else written.folder.name
@@ -358,9 +362,8 @@ class Suite:
             "gate": plain_fields(self.gate),
         }
 
-    def _resumed(self, place: Path, head: Mapping[str, Any], retry_errors: bool) -> Written:
-        """The run that goes on. Raises `ConfigurationError` if it is finished, or of something else."""
-        written = Written.read(place)
+    def _refuse_other(self, written: Written, head: Mapping[str, Any], retry_errors: bool) -> None:
+        """Raise `ConfigurationError` if a run that is to go on is finished, or of something else."""
         run_id = written.folder.name
         if written.end is not None and written.end["stopped"] is None and not retry_errors:
             raise ConfigurationError(f"the run {run_id} is finished. Start a new one, or retry its errors.")
@@ -375,7 +378,6 @@ class Suite:
                 at = changed.index("target changed")
                 changed[at : at + 1] = [f"{name} {how}" for name, how in parts.items()]
             raise ConfigurationError(f"the run {run_id} cannot go on: {'; '.join(changed)}. Start a new one.")
-        return written
 
     def lint(self) -> list[str]:
         """Load the target and check all cases against it, without running anything. Returns remarks.

@@ -482,11 +482,14 @@ def test_the_suites_that_an_interrupted_command_has_not_run_are_in_the_command_t
     assert then == "arbiter eval run suites/quarters.yaml suites/thirds.yaml --repeats 2"
 
 
-def test_a_baseline_that_was_interrupted_goes_on(files: Path) -> None:
-    """The answers so far are kept, and the commands that are printed write the baseline."""
+@pytest.mark.parametrize("cache", ["off", "all"])
+def test_a_baseline_that_was_interrupted_goes_on(files: Path, cache: str) -> None:
+    """The answers so far are kept, and the commands that are printed write the baseline, measured anew to its end."""
     stops_at_its_seventh_call(files)
-    suite = SUITE.replace("app.py:answer", "stopping.py:answer") + "limits: {concurrency: 1}\n"
-    (files / "suites/parity.yaml").write_text(suite)
+    suite = SUITE.replace("app.py:answer", "stopping.py:answer, record: true")
+    (files / "suites/parity.yaml").write_text(f"{suite}cache: '{cache}'\nlimits: {{concurrency: 1}}\n")
+    assert (Said("run").code, Said("run", "--resume", "last").code) == (130, 0)
+    Path("calls").unlink()
     said = Said("baseline", "suites/parity.yaml")
     assert (said.code, Path("baselines/parity.json").exists()) == (130, False)
     resume, then = said.err.strip().partition("Go on: ")[2].split("; ")
