@@ -8,7 +8,6 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import suppress
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -277,8 +276,8 @@ async def _all(workers: Sequence[asyncio.Future[None]], session: Session) -> Non
         session.stop("interrupted")
         await asyncio.wait(workers, timeout=GRACE)
         done.cancel()
-        with suppress(asyncio.CancelledError):
-            await done  # else the loop reports an exception that nobody has retrieved
+        # Else the loop reports an exception that nobody has retrieved.
+        await asyncio.gather(done, return_exceptions=True)
         raise
 
 

@@ -784,6 +784,27 @@ def test_cancelling_arun_ends_its_targets_and_leaves_the_loop_nothing_to_report(
     assert reported == []
 
 
+def test_cancelling_arun_is_a_cancellation_also_if_a_case_ends_with_an_error_meanwhile() -> None:
+    """`asyncio.timeout` and task groups know a cancellation by its exception."""
+    began = asyncio.Event()
+
+    async def slow(question: str) -> None:
+        began.set()
+        await asyncio.sleep(0.05)
+
+    def full(session: Any) -> None:
+        raise OSError("no space left")
+
+    async def cancelled() -> None:
+        run = asyncio.ensure_future(Suite("capitals", CAPITALS).arun(slow, progress=full, folder=None))
+        await began.wait()
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+    asyncio.run(cancelled())
+
+
 @MODES
 def test_a_cancelled_async_target_cleans_up(mode: str) -> None:
     ended: list[str] = []
