@@ -228,10 +228,12 @@ class Recording:
     # Judgements
 
     def judgement(self, asked: Asked) -> JudgeReply | None:
-        """The recorded answer to a question. In mode "record" one that could not be read is asked again."""
+        """The recorded answer to a question. In mode "record" one that could not be read is asked again, unless it is
+        about several claims: each of them was asked alone then."""
+        alone = asked.request.purpose != "batch"
         with self._lock:
             known = self._judgements.get(asked.key)
-            again = self._again or (known is not None and _has_failed(known))
+            again = self._again or (known is not None and alone and _has_failed(known))
             line = self._found(self._judgements, asked.key, again)
             if line is None and self.mode == "replay":
                 before = self._earlier(asked)

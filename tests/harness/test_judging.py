@@ -139,6 +139,15 @@ def test_an_answer_of_a_judge_that_could_not_be_read_is_recorded_again(tmp_path:
     assert len((tmp_path / "judgements.jsonl").read_text().splitlines()) == 1
 
 
+def test_claims_that_were_asked_one_by_one_are_not_asked_together_again(tmp_path: Path) -> None:
+    """A model that cannot answer several at once would be paid for that with each recording."""
+    judge = Named(answers=["?", "?", grade(8)])
+    first = recorded(tmp_path, adherence(judge))
+    assert (judge.calls, first) == (3, {"one:0": pytest.approx(8 / 9)})
+    assert recorded(tmp_path, adherence(judge)) == first
+    assert judge.calls == 3
+
+
 CHANGES: dict[str, tuple[Any, str]] = {
     "rubric": (rubric(Named(answers=["?"]), "Short."), "its rubric changed"),
     "model": (
