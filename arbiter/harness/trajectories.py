@@ -8,7 +8,7 @@ only if a name of the expectation has a "/".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -130,7 +130,8 @@ def mismatch(how: str, expected: Sequence[Any], steps: _Steps) -> str | None:
 def _alternatives(element: Any) -> list[Any]:
     """The names of one step: several for `{all: [...]}`."""
     together: Any = element.get("all") if is_mapping(element) else None
-    return [*together] if type(together) in (list, tuple) else [element]
+    is_several = isinstance(together, Collection) and not isinstance(together, str | Mapping)
+    return [*together] if is_several else [element]
 
 
 def _fits(wanted: Any, found: tuple[str, str | None]) -> bool:

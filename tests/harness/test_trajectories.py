@@ -36,6 +36,7 @@ def passes(graph: Any, **expect: Any) -> bool:
     [
         ({"strict": ["plan", {"all": ["c", "a", "b"]}, "join"]}, True),
         (["plan", {"all": ["c", "a", "b"]}, "join"], True),
+        (["plan", {"all": {"c", "a", "b"}}, "join"], True),
         ({"strict": ["plan", "a", "b", "c", "join"]}, False),
         ({"strict": ["plan", {"all": ["c", "a", "b"]}]}, False),
         ({"strict": ["plan", {"all": ["c", "a", "b"]}, "join", "extra"]}, False),
