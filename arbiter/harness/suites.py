@@ -267,7 +267,7 @@ class Suite:
                 progress=progress,
                 judging=judging,
                 tape=tape,
-                kept={} if written is None else _kept(written, retry_errors, mode, tape),
+                kept={} if written is None else _kept(written, retry_errors, mode, tape, judging),
             )
             if tape is not None:
                 tape.check(session.todo)
@@ -497,15 +497,20 @@ def _tape(
 
 
 def _kept(
-    written: Written, retry_errors: bool, mode: Mode, tape: Tape | None
+    written: Written, retry_errors: bool, mode: Mode, tape: Tape | None, judging: Judging
 ) -> Mapping[tuple[str, int], Kept]:
     kept = written.kept
     if retry_errors:
         kept = {place: each.without_errors() for place, each in kept.items()}
-    if mode != "mock":
+    if mode != "mock" or (tape is None and not judging.judges):
         return kept
     # A replay asks its recordings again, which costs nothing: it has to know those that are missing, and not needed.
-    return {} if tape is not None else {place: Kept(each.answer) for place, each in kept.items()}
+    if tape is not None:
+        return {}
+    return {
+        place: Kept(each.answer, {by: its for by, its in each.scores.items() if by not in judging.judges})
+        for place, each in kept.items()
+    }
 
 
 def _evaluators(given: Iterable[NodeEvaluator | str]) -> tuple[NodeEvaluator | str, ...]:

@@ -591,6 +591,33 @@ def test_a_replay_that_goes_on_knows_the_recordings_of_its_first_session(target:
     assert without_timing(resumed) == without_timing(whole)
 
 
+@pytest.mark.parametrize("scorers", [[], [Asking(ChatJudge(model(GRADE)))]])
+def test_a_replay_of_a_function_that_goes_on_does_nothing_twice_but_ask_recordings(
+    scorers: list[Any],
+) -> None:
+    """Each session has the time of `run_timeout`, which may be too short for all cases at once."""
+    scored: list[str] = []
+
+    def slow(run: CaseRun) -> bool:
+        scored.append(run.case.id)
+        return True
+
+    def stop(session: Any) -> None:
+        if len(session.results) == 3:
+            session.stop("run_timeout")
+
+    def same(given: Any) -> Any:
+        return given
+
+    cases = [Case(name, name) for name in "abcde"]
+    graded = Suite("graded", cases, scorers=[slow, *scorers], limits=Limits(concurrency=1))
+    graded.run(same, mode="record")
+    scored.clear()
+    assert graded.run(same, mode="mock", progress=stop).stopped == "run_timeout"
+    assert graded.run(same, mode="mock", resume="last").stopped is None
+    assert scored == [*"abcde"]
+
+
 def test_a_replay_that_was_refused_is_in_no_report_a_pass(tmp_path: Path) -> None:
     """One stale judgement of twenty is an error that the gate tolerates."""
     cases = [Case(f"case-{number}", number) for number in range(20)]
