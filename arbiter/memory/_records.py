@@ -3,7 +3,7 @@ from which facts are made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from datetime import MINYEAR, UTC, datetime, tzinfo
 from functools import cache
@@ -204,6 +204,12 @@ def time_of(text: str | datetime) -> datetime:
     """An aware UTC time from ISO 8601. A time without a zone is read as UTC. Raises `ValueError`."""
     when = text if isinstance(text, datetime) else datetime.fromisoformat(text)
     return when.replace(tzinfo=UTC) if when.tzinfo is None else time_in(when, UTC)
+
+
+def latest(values: Sequence[str], most: int, keep: Collection[str]) -> tuple[str, ...]:
+    """The last `most` of these values, oldest first. Those in `keep` stay as long as there are others to leave out."""
+    gone = [value for value in values if value not in keep][: max(len(values) - most, 0)]
+    return tuple(value for value in values if value not in gone)[-most:]
 
 
 def time_in(when: datetime, zone: tzinfo | None) -> datetime:

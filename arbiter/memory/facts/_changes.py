@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from arbiter.memory._records import Claim, Fact, Visibility
+from arbiter.memory._records import Claim, Fact, Visibility, latest
 from arbiter.memory.facts._rules import VISIBILITIES, FactRules, after_contradiction, after_mention, expiry
 
 OPEN = ("active", "disputed")
@@ -58,7 +58,8 @@ def mentioned(fact: Fact, mention: Mention, rules: FactRules, *, literally: bool
         seen,
         confidence=after_mention(fact.confidence, same_speaker=mention.speaker in fact.speakers),
         mention_count=fact.mention_count + 1,
-        speakers=_latest(_with(fact.speakers, [mention.speaker]), fact.subject),
+        # The subject stays: it may take back its own words.
+        speakers=latest(_with(fact.speakers, [mention.speaker]), _MOST_SPEAKERS, keep=[fact.subject]),
         counted=(*fact.counted, mention.turn)[-_MOST_TURNS:],
         last_seen_at=last,
         expires_at=expiry(replace(fact, last_seen_at=last), rules),
@@ -199,12 +200,6 @@ def unlinked(fact: Fact, gone: Collection[str], *, reopen: bool = False) -> Fact
 
 def _with(known: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*known, *more)))
-
-
-def _latest(speakers: tuple[str, ...], subject: str) -> tuple[str, ...]:
-    """The speakers that a fact keeps: its subject always, who may take back its own words."""
-    gone = [each for each in speakers if each != subject][: max(len(speakers) - _MOST_SPEAKERS, 0)]
-    return tuple(each for each in speakers if each not in gone)
 
 
 def _wider(fact: Fact, visibility: Visibility) -> Visibility:

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from arbiter.memory._notes import Related
-from arbiter.memory._records import Relationship
+from arbiter.memory._records import Relationship, latest
 from arbiter.memory.facts._privacy import category
 from arbiter.memory.stores import MemoryStore, Value
 from arbiter.memory.stores._portable import joined
@@ -143,14 +143,13 @@ class Relationships:
 
     def _tags(self, known: Sequence[str], seen: Iterable[str]) -> tuple[str, ...]:
         """The known tags and then the new ones, without tags that a later one of their group excludes."""
-        latest = normal_tags(seen)
-        tags = tuple(dict.fromkeys([*known, *latest]))
+        new = normal_tags(seen)
+        tags = tuple(dict.fromkeys([*known, *new]))
         for group in self.exclusive_tags:
-            present = [tag for tag in group if tag in latest] or [tag for tag in group if tag in tags]
+            present = [tag for tag in group if tag in new] or [tag for tag in group if tag in tags]
             tags = tuple(tag for tag in tags if tag not in group or tag == present[-1])
         # The newest tags are the most current, so the oldest are cut, but none that was just seen.
-        gone = [tag for tag in tags if tag not in latest][: max(len(tags) - MAX_TAGS, 0)]
-        return tuple(tag for tag in tags if tag not in gone)[-MAX_TAGS:]
+        return latest(tags, MAX_TAGS, keep=new)
 
     async def of(self, entity_id: str | None = None) -> list[Relationship]:
         """Relationships from or to an entity, or all: most interactions first, then the latest."""
