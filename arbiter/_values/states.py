@@ -399,25 +399,9 @@ def is_atom(value: object) -> bool:
 
 
 _SHARED = (
-    *(
-        asyncio.Queue,
-        asyncio.Event,
-        asyncio.Lock,
-        asyncio.Condition,
-        asyncio.Semaphore,
-        asyncio.Barrier,
-        asyncio.Future,
-        Future,
-    ),
-    *(
-        queue.Queue,
-        threading.Event,
-        threading.Condition,
-        threading.Semaphore,
-        threading.Barrier,
-        threading.Thread,
-    ),
-)
+    asyncio.Queue, asyncio.Event, asyncio.Lock, asyncio.Condition, asyncio.Semaphore, asyncio.Barrier, asyncio.Future,
+    queue.Queue, threading.Event, threading.Condition, threading.Semaphore, threading.Barrier, threading.Thread, Future,
+)  # fmt: skip
 """Tasks and threads share these; a copy would separate them."""
 
 
