@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,20 @@ def payments(ledger: Ledger, *contracts: Any, **options: Any) -> tuple[ArbiterOS
         chain(Spy("check", score=0.75), Spy("pay"), checkpointer=InMemorySaver()), {"pay": "TOOL_CALL"}
     )
     return arbiter_os, app
+
+
+def between_hundredths(ledger: Ledger) -> None:
+    """Three runs of the thread t, each of another process, whose node runs begin just between two hundredths of a
+    second: a checkpoint keeps such a start rounded up, and an entry to a microsecond from which it is rounded down.
+    """
+    saver = InMemorySaver()
+    for number in range(3):
+        clock = partial(float, 1_800_000_000.6650002 + 60 * number)
+        app = ArbiterOS(ledger=ledger, clock=clock).govern(
+            chain(Spy("a"), Spy("b"), Spy("c"), checkpointer=saver)
+        )
+        app.invoke({}, conf("t"))
+        assert ledger.flush(20)
 
 
 def conf(thread: str, user: str = "ann", **more: Any) -> Any:

@@ -31,7 +31,7 @@ from arbiter import (
 )
 from arbiter.ledger import Ledger, LedgerError
 from arbiter.ledger._writer import Writer
-from tests.ledger.ledger_support import conf, sql
+from tests.ledger.ledger_support import between_hundredths, conf, sql
 from tests.ledger.recovery_story import THREAD, later, story
 from tests.processes import python
 from tests.support import MODES, Spy, State, chain, run
@@ -134,12 +134,18 @@ def test_a_ledger_that_lacks_node_runs_gets_them_and_goes_on(
         assert ledger.verify()
 
 
-def test_recover_adds_more_threads_than_may_wait_in_the_queue(tmp_path: Path) -> None:
+def with_ten_threads(path: Path) -> InMemorySaver:
+    """The checkpoints of ten threads whose runs another ledger has."""
     saver = InMemorySaver()
-    with Ledger(tmp_path / "other.db") as other:
+    with Ledger(path) as other:
         app = ArbiterOS(ledger=other).govern(chain(Spy("a"), checkpointer=saver))
         for number in range(10):
             app.invoke({}, conf(f"t{number}"))
+    return saver
+
+
+def test_recover_adds_more_threads_than_may_wait_in_the_queue(tmp_path: Path) -> None:
+    saver = with_ten_threads(tmp_path / "other.db")
     with Ledger(tmp_path / "l.db", queue=3) as ledger:
         app = ArbiterOS(ledger=ledger, clock=later).govern(chain(Spy("a"), checkpointer=saver))
         assert ledger.recover(app) == 10
@@ -149,11 +155,7 @@ def test_recover_says_if_it_could_not_write_all_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database was busy for a minute, and no longer."""
-    saver = InMemorySaver()
-    with Ledger(tmp_path / "other.db") as other:
-        app = ArbiterOS(ledger=other).govern(chain(Spy("a"), checkpointer=saver))
-        for number in range(10):
-            app.invoke({}, conf(f"t{number}"))
+    saver = with_ten_threads(tmp_path / "other.db")
     with Ledger(tmp_path / "l.db", queue=3) as ledger:
         app = ArbiterOS(ledger=ledger, clock=later).govern(chain(Spy("a"), checkpointer=saver))
         answers, flush = [False], Writer.flush
@@ -182,16 +184,8 @@ def test_a_process_that_has_forgotten_a_thread_adds_nothing_twice(tmp_path: Path
 
 
 def test_a_start_between_two_hundredths_of_a_second_is_found_again(tmp_path: Path) -> None:
-    """A checkpoint keeps such a start rounded up, and an entry to a microsecond from which it is rounded down."""
-    saver = InMemorySaver()
     with Ledger(tmp_path / "l.db") as ledger:
-        for number in range(3):
-            clock = partial(float, 1_800_000_000.6650002 + 60 * number)
-            app = ArbiterOS(ledger=ledger, clock=clock).govern(
-                chain(Spy("a"), Spy("b"), Spy("c"), checkpointer=saver)
-            )
-            app.invoke({}, conf("t"))
-            assert ledger.flush(20)
+        between_hundredths(ledger)
         assert recorded(tmp_path / "l.db") == {("item", node, "completed"): 3 for node in "abc"}
 
 

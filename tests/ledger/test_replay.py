@@ -6,7 +6,6 @@ import sys
 import time
 from collections import Counter
 from enum import Enum, IntEnum
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypedDict, cast
@@ -32,7 +31,7 @@ from arbiter import (
     Verdict,
 )
 from arbiter.ledger import Ledger, ReplayReport
-from tests.ledger.ledger_support import conf, sql
+from tests.ledger.ledger_support import between_hundredths, conf, sql
 from tests.support import MODES, Chat, Spy, State, chain, run
 
 
@@ -410,15 +409,7 @@ def test_a_past_that_is_not_complete_is_unknown(tmp_path: Path, ledger: Ledger) 
 def test_a_past_is_found_again_whose_last_start_is_between_two_hundredths_of_a_second(
     tmp_path: Path, ledger: Ledger
 ) -> None:
-    """Each turn is of another process, which finds the past in a checkpoint."""
-    saver = InMemorySaver()
-    for number in range(3):
-        clock = partial(float, 1_800_000_000.6650002 + 60 * number)
-        app = ArbiterOS(ledger=ledger, clock=clock).govern(
-            chain(Spy("a"), Spy("b"), Spy("c"), checkpointer=saver)
-        )
-        app.invoke({}, conf("t"))
-        assert ledger.flush(20)
+    between_hundredths(ledger)
     report = ledger.replay(pack(tmp_path, "rules", LIMIT.format(100)))
     assert (report.summary.decisions, dict(report.unknown)) == (9, {})
 

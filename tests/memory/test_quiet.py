@@ -60,6 +60,18 @@ def answer(prompt: str) -> str:
     return json.dumps({"claims": claims})
 
 
+class Slow:
+    """A model that answers when it is let go."""
+
+    def __init__(self) -> None:
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, prompt: str) -> str:
+        self.asked.set()
+        assert self.go.wait(30)
+        return answer(prompt)
+
+
 class Chat:
     """A governed chat with memory. Options as `EvaluationCycle` has them."""
 
@@ -332,61 +344,48 @@ def test_a_thread_whose_model_has_failed_waits_on_and_holds_up_no_drain() -> Non
 
 def test_of_two_drains_at_a_time_none_waits_for_a_thread_whose_model_has_failed() -> None:
     """The one that ends first lets the thread wait again, and the other one leaves it waiting."""
-    begun, go = threading.Event(), threading.Event()
+    slow = Slow()
 
     def down(prompt: str) -> str:
-        begun.set()
-        assert go.wait(30)
+        slow(prompt)
         raise ConnectionError("down")
 
     chat = Chat(answers=down)
     chat.says(*SAID)
     with ThreadPoolExecutor(2) as pool:
         drains = [pool.submit(chat.os.drain, 10) for _ in range(2)]
-        assert begun.wait(30)
+        assert slow.asked.wait(30)
         until(lambda: quiet_of(chat)._drains == 2)  # pyright: ignore[reportPrivateUsage]
-        go.set()
+        slow.go.set()
         assert [drain.result() for drain in drains] == [True, True]
     assert (chat.model.calls, quiet_of(chat).pending) == (1, 1)
 
 
 def test_a_drain_during_a_call_of_process_leaves_the_other_threads_to_their_own_calls() -> None:
-    begun, go = threading.Event(), threading.Event()
-
-    def slow(prompt: str) -> str:
-        begun.set()
-        assert go.wait(30)
-        return answer(prompt)
-
+    slow = Slow()
     chat = Chat(answers=slow, after_idle_s=None)
     for thread in ("one", "two"):
         chat.says(*SAID, thread=thread)
     with ThreadPoolExecutor(2) as pool:
         reading = pool.submit(chat.cycle.memory.process, "one")
-        assert begun.wait(30)
+        assert slow.asked.wait(30)
         drained = pool.submit(chat.os.drain, 10)
         until(lambda: quiet_of(chat)._drains == 1)  # pyright: ignore[reportPrivateUsage]
-        go.set()
+        slow.go.set()
         assert drained.result()
         assert reading.result().evaluators == ("GET_FACTS",)
     assert chat.model.calls == 1
 
 
 def test_a_drain_works_through_threads_that_are_heard_meanwhile() -> None:
-    asked, go = threading.Event(), threading.Event()
-
-    def slow(prompt: str) -> str:
-        asked.set()
-        assert go.wait(30)
-        return answer(prompt)
-
+    slow = Slow()
     chat = Chat(answers=slow)
     chat.says(SAID[0])
     with ThreadPoolExecutor(1) as pool:
         drained = pool.submit(chat.os.drain, 60)
-        assert asked.wait(30)
+        assert slow.asked.wait(30)
         chat.says(SAID[1], thread="other")
-        go.set()
+        slow.go.set()
         assert drained.result(60)
     assert chat.knows() == {SAID[0], SAID[1]}
 
@@ -526,21 +525,15 @@ def test_a_thread_is_worked_through_on_request(mode: str) -> None:
 
 
 async def test_a_thread_is_read_to_the_end_if_its_caller_waits_no_longer() -> None:
-    asked, go = threading.Event(), threading.Event()
-
-    def slow(prompt: str) -> str:
-        asked.set()
-        assert go.wait(30)
-        return answer(prompt)
-
+    slow = Slow()
     chat = Chat(answers=slow)
     await asyncio.to_thread(chat.says, *SAID)
     reading = asyncio.ensure_future(chat.cycle.memory.aprocess("room"))
-    await asyncio.to_thread(asked.wait, 30)
+    await asyncio.to_thread(slow.asked.wait, 30)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    go.set()
+    slow.go.set()
     await asyncio.to_thread(until, lambda: chat.knows() == {*SAID})
     assert chat.model.calls == 1
 
