@@ -21,7 +21,9 @@ from rich.status import Status
 from rich.text import Text
 
 from arbiter._objects import load_graph
+from arbiter._values.copies import jsonable
 from arbiter._weaving.govern import has_async_nodes
+from arbiter._weaving.pausing import pausing_saver
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli._options import check_format, opened, option_of
 from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
@@ -61,7 +63,7 @@ def run_graph(
                 f"{where} has no checkpointer, so no thread is kept; "
                 "compile it with one for --thread and --resume, or record the thread with --ledger."
             )
-        governed.checkpointer = InMemorySaver()  # so that it can pause and ask on this terminal
+        governed.checkpointer = pausing_saver()  # so that it can pause and ask on this terminal
     thread = thread or f"run-{uuid.uuid4().hex[:8]}"
     if resume is not None and not _waits(governed, _config(thread)):
         raise ConfigurationError(
@@ -100,7 +102,7 @@ def _run_thread(arbiter_os: ArbiterOS, governed: Any, given: Any, thread: str, t
     arbiter_os.drain(60)
     arbiter_os.history.pprint(talk)
     if code == 4:
-        asked = json.dumps([question.value for question in _questions(output)], default=str)
+        asked = json.dumps(jsonable([question.value for question in _questions(output)]))
         how = (
             ""
             if isinstance(governed.checkpointer, InMemorySaver)
@@ -108,7 +110,7 @@ def _run_thread(arbiter_os: ArbiterOS, governed: Any, given: Any, thread: str, t
         )
         err.print(Text(f"waits for a human: {asked}.{how}", style="bold yellow"), soft_wrap=True)
     if code == 0 and output is not None:
-        out.print_json(json.dumps(output, default=str))
+        out.print_json(json.dumps(jsonable(output)))
     return code
 
 
@@ -210,7 +212,7 @@ def _answers(questions: list[Interrupt], talk: Console) -> Any:
 def _ask(question: Any, talk: Console) -> Any:
     if not isinstance(question, dict):
         return _answer(typer.prompt(str(question), err=talk is err))
-    talk.print_json(json.dumps(question, default=str))
+    talk.print_json(json.dumps(jsonable(question)))
     while True:
         said = typer.prompt(
             'approve, reject, or JSON such as {"type": "edit", "input": {...}}', err=talk is err

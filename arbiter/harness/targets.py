@@ -31,6 +31,7 @@ from arbiter._objects import import_from_here, load_graph, load_object
 from arbiter._values.versions import version_of
 from arbiter._weaving.govern import has_async_nodes
 from arbiter._weaving.graph import facts_channel_of
+from arbiter._weaving.pausing import pausing_saver
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.errors import ArbiterWarning, ConfigurationError, nearest
 from arbiter.evaluation import NodeEvaluator
@@ -282,7 +283,7 @@ class GraphTarget(Target):
             return original
         graph: Any = self._arbiter_os.govern(original)
         if graph.checkpointer is None and self._arbiter_os.checkers and graph is not original:
-            graph.checkpointer = InMemorySaver()  # so that a checker can ask, as in production
+            graph.checkpointer = pausing_saver()  # so that a checker can ask, as in production
         return graph
 
     def close(self) -> None:

@@ -397,6 +397,28 @@ def test_run_as_json_prints_the_output_alone_on_stdout(where: str, project: Path
 
 
 @pytest.mark.lengthy
+@pytest.mark.parametrize(
+    ("output", "written"),
+    [
+        ("AIMessage('Hello', id='1')", {"type": "ai", "content": "Hello", "id": "1", "tool_calls": []}),
+        ("{('a', 1): 2, None: float('nan')}", {"('a', 1)": 2, "None": "nan"}),
+        ("[2**80, {3}, b'ab', threading.Lock]", [2**80, [3], "b'ab'", "<built-in function allocate_lock>"]),
+    ],
+)
+def test_run_writes_any_output_as_json(output: str, written: Any, project: Path) -> None:
+    (project / "any.py").write_text(
+        "import threading\nfrom typing import Any, TypedDict\nfrom langchain_core.messages import AIMessage\n"
+        "from langgraph.graph import START, StateGraph\n"
+        "State = TypedDict('State', {'x': Any}, total=False)\n"
+        f"def make(state):\n    return {{'x': {output}}}\n"
+        "graph = StateGraph(State).add_node(make).add_edge(START, 'make').compile()\n"
+    )
+    done = started("run", "any:graph", "--input", "{}", "--format", "json", folder=project, code=0)
+    found = json.loads(done.stdout)["x"]
+    assert (written.items() <= found.items()) if isinstance(written, dict) else found == written
+
+
+@pytest.mark.lengthy
 def test_a_question_of_a_run_as_json_is_on_stderr(project: Path) -> None:
     arguments = ("run", "team:graph", "-c", ".", "--input", '{"amount": 500}', "--format", "json")
     done = started(*arguments, folder=project, code=4)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.messages import AIMessage
@@ -258,6 +258,24 @@ def test_a_run_that_waits_for_a_human_does_not_hang(mode: str, asks: str) -> Non
     (result,) = ran(suite, graph, mode=mode, arbiter_os=arbiter_os).results
     assert result.status == "waits"
     assert result.as_expected == (asks == "checker")
+
+
+@MODES
+def test_a_graph_whose_state_cannot_be_saved_runs_under_checkers(mode: str) -> None:
+    """A graph without a checkpointer may hold locks, connections and functions in its state."""
+
+    def hold(state: State) -> Any:
+        return {"log": [threading.Lock()]}
+
+    def use(state: State) -> Any:
+        with cast(Any, state)["log"][-1]:
+            return {"log": ["used"]}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("mild", lambda _: Verdict.allow()))
+    suite = Suite("locks", [Case("a", {"log": []}, expect={"completes": True})])
+    (result,) = ran(suite, chain(hold, use), mode=mode, arbiter_os=arbiter_os).results
+    assert (result.status, result.passed) == ("completed", True)
 
 
 def test_a_redirect_is_part_of_the_trajectory() -> None:
