@@ -43,7 +43,7 @@ from arbiter.memory import (
     evaluator,
 )
 from tests.scripted import Scripted
-from tests.support import MODES, Route, run
+from tests.support import MODES, PATIENCE, Route, run
 
 Handler = Callable[[EvalContext], Any]
 
@@ -713,20 +713,22 @@ def test_in_the_background_a_turn_does_not_wait(mode: str) -> None:
 @pytest.mark.lengthy
 def test_in_the_background_turns_of_a_room_keep_their_order_and_rooms_do_not_wait() -> None:
     seen: list[tuple[str, str]] = []
+    quick_is_seen = threading.Event()
 
     async def slow(ctx: EvalContext) -> None:
         assert ctx.message is not None
         if ctx.room_id == "slow":
-            await asyncio.sleep(0.05)
+            await asyncio.to_thread(quick_is_seen.wait, PATIENCE)
         seen.append((ctx.room_id, str(ctx.message.text)))
+        if ctx.room_id == "quick":
+            quick_is_seen.set()
 
     arbiter_os, app = governed(E("A", [], handler=slow), mode="background")
     for n in range(4):
         app.invoke(hi(str(n)), config(room="slow"))
     app.invoke(hi("first"), config(room="quick"))
     arbiter_os.drain()
-    assert [text for room, text in seen if room == "slow"] == list("0123")
-    assert seen.index(("quick", "first")) < 3
+    assert seen == [("quick", "first"), *(("slow", text) for text in "0123")]
 
 
 def test_background_failures_are_logged_without_conversation_text(
