@@ -696,7 +696,7 @@ class ArbiterOS:
             rules = rules_for(target, instructions, None, strict=False, packs=self._bindings)
         else:
             rules = channel.origin.rules
-        return lint(target, self._core.registry, rules, strict=self._strict)
+        return lint(target, self._core.registry, rules, strict=self._strict, bindings=self._bindings)
 
     # Running
 

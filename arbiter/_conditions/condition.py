@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -60,8 +60,11 @@ class Condition:
     def nodes(self) -> Sequence[str]:
         """The nodes that it names: whose runs it counts, or with which it compares the node of the run."""
         counted = [str(field[2]) for field in self.fields if field[:2] == ("history", "nodes")]
-        own = compared(self.expression, "node") if "node" in self.variables else ()
-        return sorted({*counted, *own})
+        return sorted({*counted, *self.compared("node")})
+
+    def compared(self, variable: str) -> Iterator[str]:
+        """The texts that it compares one of its variables with."""
+        return compared(self.expression, variable) if variable in self.variables else iter(())
 
     def evaluate(self, values: Mapping[str, Any]) -> bool:
         """The answer for these values of the variables. Variables that the expression does not name are not

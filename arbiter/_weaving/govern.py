@@ -346,31 +346,35 @@ def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: R
                 names=names,
                 nearest=closest(target, [*names, END]),
             )
-    _check_evaluators(contract, registry)
+    modes = {queue.name: queue.evaluator.mode for queue in registry.evaluators}
+    for _, mistake, remedy in missing_evaluators(contract, modes):
+        raise ConfigurationError(f"{title_of(contract)} {mistake}. {remedy}")
 
 
-def _check_evaluators(contract: Contract, registry: Registry) -> None:
-    """The evaluators whose results the contract reads must be registered and enabled: otherwise it would
-    silently do nothing.
+def missing_evaluators(contract: Contract, modes: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """The evaluators whose results the contract reads and that are not registered or not enabled: without them it
+    would silently do nothing. Of each the name, the mistake and the remedy.
+
+    `modes` are those of the registered evaluators, by name.
     """
     if not isinstance(contract, PolicyChecker | PolicyRouter | NodeEvaluator):
         return
     named = [("reads", name) for name in contract.needs]
     if isinstance(contract, PolicyRouter) and contract.best_by is not None:
         named.append(("compares attempts by", contract.best_by))
-    modes = {queue.name: queue.evaluator.mode for queue in registry.evaluators}
     for what, name in named:
         if (owner := owner_of(name, modes)) is None:
-            raise ConfigurationError(
-                f"{title_of(contract)} {what} evaluator {name!r}, which is not registered. "
-                f"Evaluators: {', '.join(sorted(modes)) or 'none'}.{nearest(name, modes)} "
-                "Add the evaluator first."
+            yield (
+                name,
+                f"{what} evaluator {name!r}, which is not registered",
+                f"Evaluators: {', '.join(sorted(modes)) or 'none'}.{nearest(name, modes)} Add the evaluator first.",
             )
         # An evaluator that lacks a part reports that in the record of each node run.
-        if modes[owner] == "off" and not isinstance(contract, NodeEvaluator):
-            raise ConfigurationError(
-                f"{title_of(contract)} {what} evaluator {owner!r}, whose mode is 'off'. "
-                f"Set the evaluator's mode to 'enforce', or the mode of this {contract.kind} to 'off', too."
+        elif modes[owner] == "off" and not isinstance(contract, NodeEvaluator):
+            yield (
+                owner,
+                f"{what} evaluator {owner!r}, whose mode is 'off'",
+                f"Set the evaluator's mode to 'enforce', or the mode of this {contract.kind} to 'off', too.",
             )
 
 

@@ -124,10 +124,19 @@ class FlowChecker(PolicyChecker):
                 raise self._wrong(f"forbid.{label}", f"expected one of the labels {known}, got {label!r}.")
             for instruction in sorted(self._read(instructions, f"forbid.{label}"), key=str):
                 self._forbidden.setdefault(instruction, []).append(label)
+        self.forbidden = frozenset(self._forbidden)
+        """The instructions that may not read some label."""
+        forbidden = {label for labels in self._forbidden.values() for label in labels}
+        self.idle_labels = [label for label in self._sources if label not in forbidden]
+        """The labels that every instruction may read."""
+        if not self.forbidden:
+            self.when_idle = "it forbids no instruction to read a label", "Name some under forbid."
         self._refuse_contradictions()
         is_in_inputs = len(self.written_by) < len(self._sources)
         writers = sorted({step for steps in self.written_by.values() for step in steps}, key=str)
-        self.awaited_steps = (*([] if is_in_inputs else [tuple(writers)]), tuple(self._forbidden))
+        self.awaited_steps = tuple(
+            filter(None, (() if is_in_inputs else tuple(writers), tuple(self._forbidden)))
+        )
 
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
         return True  # every node is followed; `check_before` applies the targets
@@ -273,13 +282,16 @@ class FlowChecker(PolicyChecker):
                 ) from None
         if not isinstance(given, Label):
             raise self._wrong(where, f"expected a Label or a mapping, got {given!r}.")
-        if not given.written_by and not given.input_keys:
-            raise self._wrong(where, "expected written_by or input_keys, got neither: no key would get it.")
-        return _Source(
+        source = _Source(
             self._read(given.written_by, f"{where}.written_by"),
             None if given.keys is None else frozenset(self._list(given.keys, f"{where}.keys")),
             frozenset(self._list(given.input_keys, f"{where}.input_keys")),
         )
+        if not source.instructions and not source.input_keys:
+            raise self._wrong(where, "expected written_by or input_keys, got neither: no key would get it.")
+        if source.keys is not None and not source.keys and not source.input_keys:
+            raise self._wrong(f"{where}.keys", "expected at least one, got none. Leave it out to mean all.")
+        return source
 
     def _read(self, given: Sequence[Instruction | str], where: str) -> frozenset[Instruction]:
         try:

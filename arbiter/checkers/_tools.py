@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Unpack, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -36,6 +36,9 @@ from arbiter.history._items import History
 from arbiter.instructions import TOOL_CALL
 from arbiter.policy import CheckerOptions, OnCaught, PolicyChecker
 from arbiter.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from arbiter._conditions import Condition
 
 _NO_TOOLS: Mapping[str, Sequence[Any]] = MappingProxyType({})
 
@@ -129,6 +132,11 @@ class ToolsChecker(PolicyChecker):
             for asked in (rule.arguments or {}).values()
         )
         self.blocking = None if looks_at_files else False
+
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        """The conditions of its entries."""
+        return [entry.condition for entry in (*(self._allowed or ()), *self._denied) if entry.condition]
 
     def tools_not_in(self, held: Collection[str]) -> Sequence[str]:
         return [
@@ -412,6 +420,10 @@ class _Entry:
         self._looked_at = {argument for argument, *_ in self._tests}
         if self._when is not None:
             self._looked_at |= self._when.reads or set()
+
+    @property
+    def condition(self) -> Condition | None:
+        return None if self._when is None else self._when.condition
 
     def names(self, tool: str, *, every: bool) -> bool:
         fits = (fnmatchcase(spell(tool), pattern) for spell, pattern in self._patterns)

@@ -12,8 +12,13 @@ from arbiter.linting._findings import Finding
 from arbiter.linting._rules import Ban, Demand, Demands
 from arbiter.linting._topology import Level, Node, shortest_path
 
+Contradiction = tuple[Finding, tuple[Contract, ...]]
+"""A finding, and the rules that contradict one another."""
 
-def contradicting_rules(graph: Level, contracts: Sequence[Contract], demands: Demands) -> Iterator[Finding]:
+
+def contradicting_rules(
+    graph: Level, contracts: Sequence[Contract], demands: Demands
+) -> Iterator[Contradiction]:
     """Demands that wait for one another, demands for forbidden steps, and tools that are both allowed and
     denied.
     """
@@ -24,7 +29,24 @@ def contradicting_rules(graph: Level, contracts: Sequence[Contract], demands: De
     yield from _tools(contracts, nodes)
 
 
-def _waiting(before: Sequence[Demand], nodes: Sequence[Node]) -> Iterator[Finding]:
+def _contradiction(
+    rules: Sequence[Contract], message: str, nodes: Sequence[str], remedy: str
+) -> Contradiction:
+    first = rules[0]
+    finding = Finding(
+        code="contradiction",
+        # A rule that only records stands in no other rule's way.
+        severity="error" if all(rule.enforced for rule in rules) else "warning",
+        message=message,
+        nodes=tuple(nodes),
+        rule=first.name,
+        source=next(filter(None, (rule.source for rule in rules)), ""),
+        remedy=remedy,
+    )
+    return finding, tuple(rules)
+
+
+def _waiting(before: Sequence[Demand], nodes: Sequence[Node]) -> Iterator[Contradiction]:
     """Circular demands: A needs B before it, and B needs A, so none of them can ever run first."""
     needs = {index: _blocking(demand, before, nodes) for index, demand in enumerate(before)}
     reported: set[int] = set()
@@ -44,14 +66,11 @@ def _waiting(before: Sequence[Demand], nodes: Sequence[Node]) -> Iterator[Findin
                 f"{rule.rule.name!r} demands {rule.step} before {_names(rule, nodes)}" for rule in rules
             )
             what = f"rules wait for one another: {names}"
-        yield Finding(
-            code="contradiction",
-            severity="error",
-            message=what,
-            nodes=tuple(dict.fromkeys(targets)),
-            rule=first.rule.name,
-            source=first.rule.source,
-            remedy="Narrow the targets of one of them, or drop it.",
+        yield _contradiction(
+            [rule.rule for rule in rules],
+            what,
+            list(dict.fromkeys(targets)),
+            "Narrow the targets of one of them, or drop it.",
         )
 
 
@@ -69,7 +88,7 @@ def _names(demand: Demand, nodes: Sequence[Node]) -> str:
     return ", ".join(node.full for node in nodes if node.is_target_of(demand.rule))
 
 
-def _forbidden(demands: Demands, nodes: Sequence[Node]) -> Iterator[Finding]:
+def _forbidden(demands: Demands, nodes: Sequence[Node]) -> Iterator[Contradiction]:
     """X must have run before Y, and Y must not run after X."""
     bans = [
         *demands.after,
@@ -90,34 +109,28 @@ def _forbidden(demands: Demands, nodes: Sequence[Node]) -> Iterator[Finding]:
             and ends.get(id(ban.rule), node.instruction) is node.instruction
         ]
         if doing and both and all(node.does(ban.step) for node in doing):
-            yield Finding(
-                code="contradiction",
-                severity="error",
-                message=f"{demand.rule.name!r} demands {demand.step} before {', '.join(both)}, and "
+            yield _contradiction(
+                [demand.rule, ban.rule],
+                f"{demand.rule.name!r} demands {demand.step} before {', '.join(both)}, and "
                 f"{ban.rule.name!r} forbids {', '.join(both)} after {ban.step}",
-                nodes=tuple(both),
-                rule=demand.rule.name,
-                source=demand.rule.source or ban.rule.source,
-                remedy="Drop one of the two rules, or give them different targets.",
+                both,
+                "Drop one of the two rules, or give them different targets.",
             )
 
 
-def _tools(contracts: Sequence[Contract], nodes: Sequence[Node]) -> Iterator[Finding]:
+def _tools(contracts: Sequence[Contract], nodes: Sequence[Node]) -> Iterator[Contradiction]:
     rules = [rule for rule in contracts if isinstance(rule, ToolsChecker)]
     for one, other in itertools.product(rules, repeat=2):
         both = sorted(_unconditional(one.allow or ()) & _unconditional(other.deny))
         where = [node.full for node in nodes if node.is_target_of(one) and node.is_target_of(other)]
         if both and where:
             who = f"{one.name!r} allows" if one is not other else f"{one.name!r} both allows and denies"
-            yield Finding(
-                code="contradiction",
-                severity="error",
-                message=f"{who} {', '.join(both)}"
-                + (f", and {other.name!r} denies it" if one is not other else ""),
-                nodes=tuple(where),
-                rule=one.name,
-                source=one.source or other.source,
-                remedy="A denial wins. Take the tool out of one of the two lists, or give the entry a condition.",
+            denies = f", and {other.name!r} denies it" if one is not other else ""
+            yield _contradiction(
+                [one, other],
+                f"{who} {', '.join(both)}{denies}",
+                where,
+                "A denial wins. Take the tool out of one of the two lists, or give the entry a condition.",
             )
 
 
@@ -126,8 +139,6 @@ def _unconditional(entries: Iterable[ToolRule]) -> set[str]:
     return {entry.tool for entry in entries if not entry.when and not entry.arguments}
 
 
-def in_contradiction(findings: Sequence[Finding], demands: Demands) -> set[str]:
-    """The names of rules in a contradiction. Other findings about them follow from it and are left out."""
-    named = " ".join(finding.message for finding in findings)
-    rules = [*(demand.rule for demand in demands.before), *(banned.rule for banned in demands.sequences)]
-    return {rule.name for rule in rules if repr(rule.name) in named}
+def in_contradiction(found: Iterable[Contradiction]) -> set[str]:
+    """The names of rules that cannot be kept. Other findings about them follow from that and are left out."""
+    return {rule.name for finding, rules in found if finding.severity == "error" for rule in rules}

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from langgraph.constants import END
 
 from arbiter._contracts import Contract
 from arbiter._weaving.coverage import misspelt, misspelt_tools
-from arbiter._weaving.govern import SAVE_QUESTIONS, Graph, has_saver, levels, unsaved
+from arbiter._weaving.govern import (
+    SAVE_QUESTIONS,
+    Graph,
+    has_saver,
+    levels,
+    missing_evaluators,
+    unsaved,
+)
 from arbiter._weaving.graph import Rules
 from arbiter.checkers import FlowChecker
 from arbiter.checkers._steps import Step
@@ -20,6 +28,9 @@ from arbiter.linting._rules import Demands, severity_of
 from arbiter.linting._topology import Level, Node
 from arbiter.policy import PolicyRouter
 from arbiter.routers import ErrorRouter
+
+if TYPE_CHECKING:
+    from arbiter._constitution.bindings import BindingPack
 
 
 def nodes_without_instruction(graph: Level, *, strict: bool) -> Iterator[Finding]:
@@ -54,6 +65,11 @@ def rules_that_never_fire(graph: Level, contracts: Sequence[Contract], demands: 
                     f"Give a node the instruction {instruction}, or drop the rule.",
                 )
                 break
+        else:
+            last = forbidden.steps[-1]
+            targets = [node for node in nodes if node.is_target_of(forbidden.rule)]
+            if targets and all(node.instruction is not last for node in targets):
+                yield _untargeted(forbidden.rule, f"it denies {last}")
 
 
 def _without_nodes(contract: Contract, nodes: Sequence[Node]) -> Iterator[Finding]:
@@ -107,10 +123,27 @@ def _without_labels(rule: Contract, nodes: Sequence[Node]) -> Iterator[Finding]:
                 f"its label {label!r} is written by {wanted}, which no node of this graph is",
                 _held(nodes),
             )
-    readers = rule.awaited_steps[-1]
-    if readers and all(node.instruction not in readers for node in nodes):
-        wanted = " or ".join(sorted(map(str, readers)))
-        yield _dead(rule, f"it keeps data from {wanted}, which no node of this graph is", _held(nodes))
+    for label in rule.idle_labels:
+        yield _dead(
+            rule,
+            f"no instruction is forbidden to read its label {label!r}",
+            "Name some under forbid, or drop the label.",
+        )
+    if not (readers := [node for node in nodes if node.instruction in rule.forbidden]):
+        if rule.forbidden:
+            yield _dead(rule, f"it {_keeps_from(rule)}, which no node of this graph is", _held(nodes))
+    elif not any(Contract.applies_to(rule, node.name, node.instruction) for node in readers):
+        yield _untargeted(rule, f"it {_keeps_from(rule)}")
+
+
+def _keeps_from(rule: FlowChecker) -> str:
+    return f"keeps data from {' or '.join(sorted(map(str, rule.forbidden)))}"
+
+
+def _untargeted(rule: Contract, denies: str) -> Finding:
+    return _dead(
+        rule, f"{denies}, which none of its targets is", "Widen the rule's targets, or drop the rule."
+    )
 
 
 def _held(nodes: Sequence[Node]) -> str:
@@ -142,6 +175,45 @@ def _dead(rule: Contract, why: str, remedy: str) -> Finding:
         source=rule.source,
         remedy=remedy,
     )
+
+
+def evaluators_that_do_not_exist(
+    graph: Level, contracts: Sequence[Contract], modes: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Evaluators that a rule reads and that are not there, so that `govern` refuses the rule."""
+    nodes = [node for _, node in graph.all_nodes()]
+    for rule in contracts:
+        own = tuple(node.full for node in nodes if node.is_target_of(rule))
+        for name, mistake, remedy in missing_evaluators(rule, modes) if own else ():
+            # One that is neither off nor misspelt may be registered by code, next to the rules of files.
+            wrong = name in modes or misspelt(name, modes) is not None
+            yield Finding(
+                code="unknown-evaluator",
+                severity="error" if wrong else "warning",
+                message=f"{rule.kind} {rule.name!r} {mistake}",
+                nodes=own,
+                rule=rule.name,
+                source=rule.source,
+                remedy=remedy,
+            )
+
+
+def bindings_without_nodes(graph: Level, packs: Iterable[BindingPack]) -> Iterator[Finding]:
+    """Bindings of instructions, in packs that are for every graph, that fit no node of this one."""
+    names = [node.full for _, node in graph.all_nodes()]
+    for pack in (pack for pack in packs if not pack.match):
+        for name, line in pack.idle(names):
+            own = names if ":" in name else [each.rpartition(":")[2] for each in names]
+            # `govern` refuses a misspelt name; any other may be a node of another graph.
+            wrong = not {"*", "?"}.intersection(name) and misspelt(name, own) is not None
+            yield Finding(
+                code="unknown-node",
+                severity="error" if wrong else "warning",
+                message=f"an instruction is bound to {name!r}, which is not a node of this graph."
+                + nearest(name, own),
+                source=f"{pack.file}:{line}",
+                remedy=f"Correct the name, or drop the binding. Nodes: {', '.join(sorted(names))}.",
+            )
 
 
 def tools_that_do_not_exist(graph: Graph, contracts: Sequence[Contract]) -> Iterator[Finding]:
@@ -199,7 +271,7 @@ def targets_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> It
             names = sorted({name for level in applying for name in level.nodes})
             yield Finding(
                 code="unknown-target",
-                severity=severity_of(contract, "error"),
+                severity="error",  # `govern` refuses it, also of a rule that only records
                 message=f"{contract.kind} {contract.name!r} redirects to {target!r}, which is not a node "
                 f"of the graph that it applies in.{nearest(target, [*names, END])}",
                 nodes=tuple(

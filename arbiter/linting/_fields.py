@@ -4,15 +4,16 @@ condition counts? Can a condition be true or false at all?
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Literal
 
 from arbiter._conditions import Condition
 from arbiter._conditions.answers import never_boolean
 from arbiter._contracts import Contract
 from arbiter._weaving.coverage import misspelt
-from arbiter.checkers import RequireBefore
+from arbiter.checkers import RequireBefore, ToolsChecker
 from arbiter.errors import closest, nearest
+from arbiter.instructions import known_instructions
 from arbiter.linting._findings import Finding, Severity
 from arbiter.linting._rules import severity_of
 from arbiter.linting._topology import Level, Node
@@ -24,7 +25,11 @@ _INPUT = ("input", "state")
 def conditions_without_answer(contracts: Sequence[Contract]) -> Iterator[Finding]:
     """Conditions that can be neither true nor false, so that each evaluation fails."""
     for rule in contracts:
-        for condition in vars(rule).values():
+        given: list[Any] = [
+            *vars(rule).values(),
+            *(rule.conditions if isinstance(rule, ToolsChecker) else ()),
+        ]
+        for condition in given:
             if isinstance(condition, Condition) and (what := never_boolean(condition.expression)):
                 yield Finding(
                     code="no-boolean",
@@ -42,8 +47,10 @@ def _short(condition: Condition) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-def names_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> Iterator[Finding]:
-    """Fields and nodes that rules name, and the graph does not have.
+def names_that_do_not_exist(
+    graph: Level, contracts: Sequence[Contract], known: Collection[str]
+) -> Iterator[Finding]:
+    """Fields and nodes that rules name, and the graph does not have; instructions, and rules that are not `known`.
 
     A node's output and the payload of a `Send` may have keys that the state lacks. So a field of an output
     is reported only if it is nearly the name of a field, and a field of a payload is a warning.
@@ -58,6 +65,8 @@ def names_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> Iter
                 elif variable == "output" and path:
                     yield from _key(rule, f"reads output.{path[0]}", str(path[0]), applied, "writes")
             yield from _unknown_nodes(rule, condition, [node.name for _, node in found])
+            yield from _unknown_instructions(rule, condition)
+            yield from _unknown_rules(rule, condition, known)
         for what, key, where in _keys(rule):
             yield from _key(rule, what, key, targets, where)
 
@@ -157,4 +166,35 @@ def _unknown_nodes(rule: Contract, condition: Condition, names: Sequence[str]) -
                 rule=rule.name,
                 source=rule.source,
                 remedy=f"Correct {where}. Nodes: {', '.join(sorted(set(names)))}.",
+            )
+
+
+def _unknown_instructions(rule: Contract, condition: Condition) -> Iterator[Finding]:
+    names = [instruction.value for instruction in known_instructions()]
+    for name in condition.compared("instruction"):
+        if name not in names:
+            yield Finding(
+                code="unknown-instruction",
+                severity="warning",
+                message=f"{rule.kind} {rule.name!r} compares the instruction with {name!r}, which is none."
+                + nearest(name.rpartition(".")[2], names),
+                rule=rule.name,
+                source=rule.source,
+                remedy='Write the name of an instruction without that of its core, as in "TOOL_CALL".',
+            )
+
+
+def _unknown_rules(rule: Contract, condition: Condition, known: Collection[str]) -> Iterator[Finding]:
+    """Misspelt names of rules whose denials are counted. Any other name may be that of a rule that code registers."""
+    counted = {str(field[2]) for field in condition.fields if field[:2] == ("history", "denied")}
+    for name in sorted(counted.difference(known)):
+        if meant := misspelt(name, known):
+            yield Finding(
+                code="unknown-rule",
+                severity="warning",
+                message=f"{rule.kind} {rule.name!r} counts the denials of {name!r}, which is not a rule. Did you mean "
+                f"{meant!r}?",
+                rule=rule.name,
+                source=rule.source,
+                remedy=f"Correct history.denied.{name}.",
             )

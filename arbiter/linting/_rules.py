@@ -87,9 +87,8 @@ class Demands:
 
 
 def contracts_of(rules: Registry | Iterable[Contract]) -> list[Contract]:
-    """All registered contracts, without those in mode "off"."""
-    found = rules.registered(Contract) if isinstance(rules, Registry) else rules
-    return [contract for contract in found if contract.mode != "off"]
+    """All registered contracts."""
+    return list(rules.registered(Contract) if isinstance(rules, Registry) else rules)
 
 
 def demands_of(contracts: Sequence[Contract]) -> Demands:

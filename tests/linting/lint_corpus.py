@@ -44,7 +44,7 @@ from arbiter.instructions import (
     VERIFY,
     Instruction,
 )
-from arbiter.routers import ErrorRouter
+from arbiter.routers import ErrorRouter, EvaluationRouter
 from tests.graphs import EchoModel
 from tests.support import Check, allow
 
@@ -543,8 +543,8 @@ clean(
 )
 clean(
     "a forbidden sequence that other nodes have",
-    graph("START draft pay END"),
-    HistoryPolicyChecker("no blind", [GENERATE, TOOL_CALL], target_nodes=["draft"]),
+    graph("START tools draft pay END"),
+    HistoryPolicyChecker("no blind", [GENERATE, TOOL_CALL], target_nodes=["draft", "tools"]),
 )
 clean(
     "a step that stays in time",
@@ -1014,6 +1014,36 @@ bug(
     ToolsChecker("yes", allow=["delete"], deny=[], target_nodes=["tools"]),
     ToolsChecker("no", allow=[], deny=["delete"], target_nodes=["tools"]),
 )
+
+for _name, _evaluators, _severity in (
+    ("none of its name", [], "warning"),
+    ("a misspelt one", [ThresholdEvaluator("qualty", "score", 0.5)], "error"),
+):
+    bug(
+        f"a router reads an evaluator, and there is {_name}",
+        ("unknown-evaluator", "draft"),
+        graph("START draft reflect END"),
+        *_evaluators,
+        EvaluationRouter("better", "quality", "reflect", target_nodes=["draft"]),
+        severity=_severity,
+    )
+for _condition in ('instruction == "TOOLCALL"', 'instruction != "MemoryCore.LOAD" && input.score > 1.0'):
+    bug(
+        f"an instruction that is none: {_condition}",
+        ("unknown-instruction", ""),
+        graph("START draft END"),
+        ConditionChecker("kind", _condition),
+        severity="warning",
+    )
+for _condition in ("history.denied.spendng > 1", "history.denied.spending > 1 && history.denied.Kind > 1"):
+    bug(
+        f"denials of a misspelt rule: {_condition}",
+        ("unknown-rule", ""),
+        graph("START draft END"),
+        AtMost("spending", 9),
+        ConditionChecker("kind", _condition),
+        severity="warning",
+    )
 
 clean(
     "conditions and keys of the state",

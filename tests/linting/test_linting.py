@@ -6,6 +6,8 @@ import json
 import operator
 import random
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -278,6 +280,73 @@ def test_audit_makes_a_warning_of_an_error() -> None:
     assert report.ok
 
 
+def circle() -> list[Contract]:
+    return [
+        RequireBefore("a", "node:check", target_nodes=["draft"]),
+        RequireBefore("b", "node:draft", target_nodes=["check"]),
+    ]
+
+
+def forbidden_step() -> list[Contract]:
+    return [demands(), HistoryPolicyChecker("never", [VERIFY, TOOL_CALL], adjacent=False)]
+
+
+def forbidden_tool() -> list[Contract]:
+    return [kinds.ToolsChecker("yes", allow=["delete"]), kinds.ToolsChecker("no", deny=["delete"])]
+
+
+@pytest.mark.parametrize("rules", [circle, forbidden_step, forbidden_tool])
+def test_a_contradiction_with_a_rule_that_only_records_is_a_warning(
+    rules: Callable[[], list[Contract]],
+) -> None:
+    """Nothing is denied by both, so that CI may pass; what the rule in force finds is reported all the same."""
+    make = graph("START draft check pay END")
+    enforced, recording = rules(), rules()
+    recording[1].mode = "audit"
+    assert [f.severity for f in governing(*enforced).lint(make()) if f.code == "contradiction"] == ["error"]
+    found = governing(*recording).lint(make())
+    assert [f.severity for f in found if f.code == "contradiction"] == ["warning"]
+    assert {f.rule for f in found.errors} <= {recording[0].name}
+
+
+def test_a_rule_named_like_a_node_in_a_contradiction_is_checked_too() -> None:
+    """Only findings about the contradicting rules themselves are left out."""
+    late = RequireBefore("check", "node:load", target_nodes=["pay"])
+    report = governing(*circle(), late).lint(graph("START draft check load END", "START pay END")())
+    assert [(f.code, f.rule) for f in report.errors] == [("unverified-path", "check"), ("contradiction", "a")]
+
+
+def test_a_redirect_to_no_node_is_an_error_also_of_a_rule_that_only_records() -> None:
+    """Governing the graph refuses it in any mode."""
+    rule = kinds.ConditionChecker("c", "input.score > 1", on_deny="redirect:nowhere")
+    rule.mode = "audit"
+    arbiter_os, app = governing(rule), graph("START draft END")()
+    assert [f.code for f in arbiter_os.lint(app).errors] == ["unknown-target"]
+    with pytest.raises(UnknownNodeError):
+        arbiter_os.govern(app)
+
+
+def test_a_binding_of_an_instruction_to_no_node_is_found(tmp_path: Path) -> None:
+    """A misspelt name is an error, as when the graph is governed; a pattern without a node is a warning."""
+    pack = tmp_path / "instructions.yaml"
+    pack.write_text(
+        "version: 1\nname: p\ndescription: d\ninstructions:\n"
+        "  - {node: drafft, instruction: GENERATE}\n"
+        '  - {node: "pay_*", instruction: TOOL_CALL}\n'
+        "  - {node: pay, instruction: TOOL_CALL}\n"
+    )
+    arbiter_os = ArbiterOS.from_constitution(pack)
+    app = graph("START draft pay END")()
+    found = [f for f in arbiter_os.lint(app) if f.code == "unknown-node"]
+    assert [(f.severity, f.source) for f in found] == [
+        ("error", "instructions.yaml:5"),
+        ("warning", "instructions.yaml:6"),
+    ]
+    assert "Did you mean 'draft'?" in found[0].message
+    with pytest.raises(UnknownNodeError):
+        arbiter_os.govern(app)
+
+
 def test_a_rule_of_a_shipped_pack_may_find_nothing_to_do() -> None:
     """It was written for any graph; that it never fires on this one is worth no warning."""
     rule = AtMost("calls", 3, target_instructions=[TOOL_CALL])
@@ -421,6 +490,11 @@ def on_drafts(name: str = "e", node: str = "draft") -> ThresholdEvaluator:
     return ThresholdEvaluator(name, "score", 0.5, target_nodes=[node])
 
 
+def off(rule: ThresholdEvaluator) -> ThresholdEvaluator:
+    rule.mode = "off"
+    return rule
+
+
 MISSES: list[tuple[str, str, list[Contract]]] = [
     (
         "always-denied",
@@ -463,6 +537,49 @@ MISSES: list[tuple[str, str, list[Contract]]] = [
         "warning",
         [kinds.FlowChecker("f", labels={"u": kinds.Label(input_keys=["x"])}, forbid={"u": ["DELEGATE"]})],
     ),
+    ("dead-rule", "warning", [HistoryPolicyChecker("h", [GENERATE, TOOL_CALL], target_nodes=["draft"])]),
+    (
+        "dead-rule",
+        "warning",
+        [
+            kinds.FlowChecker(
+                "f", {"u": kinds.Label(input_keys=["x"])}, {"u": ["TOOL_CALL"]}, target_nodes=["draft"]
+            )
+        ],
+    ),
+    (
+        "dead-rule",
+        "warning",
+        [
+            kinds.FlowChecker(
+                "f",
+                {"u": kinds.Label(input_keys=["x"]), "v": kinds.Label(input_keys=["s"])},
+                {"u": ["TOOL_CALL"], "v": []},
+            )
+        ],
+    ),
+    ("unknown-evaluator", "error", [on_drafts("quality"), EvaluationRouter("r", "qualty", "verify")]),
+    ("unknown-evaluator", "warning", [EvaluationRouter("r", "quality", "verify")]),
+    (
+        "unknown-evaluator",
+        "error",
+        [off(on_drafts()), kinds.RequireBefore("v", VERIFY, evaluator="e", target_nodes=["pay"])],
+    ),
+    ("unknown-instruction", "warning", [kinds.ConditionChecker("c", 'instruction == "TOOLCALL"')]),
+    (
+        "unknown-instruction",
+        "warning",
+        [kinds.ConditionChecker("c", 'instruction in ["ExecutionCore.TOOL_CALL", "GENERATE"]')],
+    ),
+    (
+        "unknown-rule",
+        "warning",
+        [
+            kinds.BudgetChecker("spending", calls=9),
+            kinds.ConditionChecker("c", "history.denied.spendng > 1 || history.denied.registered_later > 1"),
+        ],
+    ),
+    ("no-boolean", "error", [kinds.ToolsChecker("t", [kinds.ToolRule("pay", when="size(args.x)")])]),
     (
         "unknown-field",
         "warning",
@@ -496,6 +613,8 @@ FINE: list[list[Contract]] = [
         ErrorRouter("r", "draft", target_nodes=["verify"]),
     ],
     [kinds.FlowChecker("f", labels={"u": kinds.Label(input_keys=["x"])}, forbid={"u": ["TOOL_CALL"]})],
+    [on_drafts(), EvaluationRouter("r", "e.tone", "verify", target_nodes=["draft"])],
+    [kinds.ConditionChecker("c", 'instruction == "TOOL_CALL" && history.denied.c > 1')],
 ]
 
 
