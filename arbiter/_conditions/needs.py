@@ -263,8 +263,8 @@ class Scan:
         try:
             compile_cel(f"''.{call}" if function == "matches" else call).execute({})
         except Exception as exc:
-            why = re.search(r"error: (?:.*\nerror: )?([^\n]*)", str(exc), re.DOTALL)
-            self._refuse(f"{call} fails: {(why[1] if why else str(exc)).partition('. Check ')[0]}")
+            why = str(exc).partition(". Check ")[0].rpartition("\n")[2]
+            self._refuse(f"{call} fails: {why.rpartition('error: ')[2]}")
 
     def _members(self, need: Need | None, begun: int) -> Need | None:
         """Read the fields, methods and indexes that follow an operand. Returns the last field's need."""

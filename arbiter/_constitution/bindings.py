@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -94,15 +94,25 @@ class BindingPack:
         fitting = (instruction for name, instruction in self.bindings if _binds(name, node))
         return next(fitting, None)
 
-    def idle(self, nodes: Collection[str]) -> list[tuple[str, int]]:
-        """The names and patterns that match none of these nodes, each with its line."""
-        bindings = zip(self.bindings, self.lines, strict=False)
-        return [(name, line) for (name, _), line in bindings if not any(_binds(name, node) for node in nodes)]
-
     def instructions_of(self, nodes: Iterable[str]) -> dict[str, Instruction]:
         """The nodes that the pack knows, with their instructions, in the form that `govern` takes."""
         found = ((node, self.instruction_of(node)) for node in nodes)
         return {node: instruction for node, instruction in found if instruction is not None}
+
+
+def idle_bindings(
+    packs: Iterable[BindingPack], nodes: Collection[str]
+) -> Iterator[tuple[BindingPack, str, int, str]]:
+    """The bindings without effect, in packs that are for every graph: the pack, the name or pattern, its line, and
+    the earlier one that binds all that it can fit to another instruction; "" if it fits no node.
+    """
+    taken: dict[str, tuple[str, Instruction]] = {}
+    for pack in (pack for pack in packs if not pack.match):
+        for (name, instruction), line in zip(pack.bindings, pack.lines, strict=False):
+            fitting = [node for node in nodes if _binds(name, node)]
+            first = [taken.setdefault(node, (name, instruction)) for node in fitting]
+            if all(other is not instruction and _binds(before, name) for before, other in first):
+                yield pack, name, line, first[0][0] if first else ""
 
 
 def _binds(pattern: str, node: str) -> bool:

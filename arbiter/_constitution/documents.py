@@ -19,6 +19,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -433,8 +434,11 @@ def _message(model: type[PackModel], details: ErrorDetails, also: Iterable[str] 
 
 
 def quotes(got: object) -> str:
-    """The remedy for a text such as `off`, which YAML reads as a bool; "" for any other value."""
-    return ". YAML reads on, off, yes and no so unless they are in quotes" if isinstance(got, bool) else ""
+    """The remedy for a text such as `off` or `2024-01-01`, which YAML reads as a bool or a date; "" for any other
+    value.
+    """
+    what = "on, off, yes and no" if isinstance(got, bool) else "dates" if isinstance(got, date) else ""
+    return what and f". YAML reads {what} so unless they are in quotes"
 
 
 def _as_list(got: object) -> str:

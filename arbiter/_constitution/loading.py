@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.resources.abc import Traversable
@@ -320,7 +320,7 @@ class _Loader:
             if "use" in rule.data:  # otherwise it may change the rule with that name
                 self._made(rule)
         self._stop()
-        self._report_idle(sources)
+        self._report_idle(sources, {pack.file for pack in bindings if pack.bindings})
         found = [(section, contract) for section, contract in contracts if contract is not None]
         return Constitution(
             origin=", ".join(map(str, sources)),
@@ -351,7 +351,7 @@ class _Loader:
         if self.mistakes:
             raise PackError(sorted(self.mistakes, key=lambda each: (self.files.index(each.file), each.line)))
 
-    def _report_idle(self, sources: Sequence[OneSource]) -> None:
+    def _report_idle(self, sources: Sequence[OneSource], bound: Collection[str]) -> None:
         """Log what puts no rule in force although it is there."""
         if not self.packs:
             _log.warning(
@@ -362,6 +362,13 @@ class _Loader:
                 _log.warning(
                     "the pack %r (%s) has a header only, and so no rule. Add checkers, routers, evaluators, "
                     "instructions or records, or the packs that it extends.",
+                    pack.name,
+                    pack.document.file,
+                )
+            elif pack.file.match and pack.document.file not in bound:
+                _log.warning(
+                    "the pack %r (%s) has a match, which says for which graphs its bindings are, and binds no node: "
+                    "its rules apply to every graph.",
                     pack.name,
                     pack.document.file,
                 )
@@ -384,7 +391,7 @@ class _Loader:
             )
         root: Any = Path(given) if isinstance(given, str) else given
         if root.is_file():
-            self._take(root, root.name)
+            self._take(root, where.removesuffix("/") or root.name)
             return
         folders = [folder for folder in FOLDERS if root.joinpath(folder).is_dir()]
         if not folders:
@@ -534,8 +541,12 @@ class _Loader:
         if "use" not in entry:
             rule.data = {**known.data, "override": False, **entry}
             rule.origins = {**known.origins, **rule.origins}
-        if "mode" not in entry and pack.file.mode == "enforce":
-            rule.mode = known.mode
+        if "mode" not in entry:
+            # What is wrong with its mode is said of the pack that gives it.
+            rule.data.pop("mode", None)
+            rule.origins.pop("mode", None)
+            if "mode" not in pack.file.model_fields_set:
+                rule.mode = known.mode
         if rule.data.get("override") is not True:
             self._only_tighter(known, rule)
         rules[space] = rule
@@ -556,13 +567,11 @@ class _Loader:
             return  # reported where the rule is made
         use = str(rule.data["use"])
         try:
-            was, now = (
-                in_effect(use, cls, {key: value for key, value in each.data.items() if key not in HEAD})
-                for each in (known, rule)
-            )
+            was, now = (in_effect(use, cls, _given(each)) for each in (known, rule))
+            wrong = _wrong_in(parameters_of(cls), _given(rule))
         except Exception:
             return  # as above
-        for parameter in sorted(was.keys() | now.keys()):
+        for parameter in sorted((was.keys() | now.keys()) - wrong):  # these are reported there, too
             before, after = was.get(parameter), now.get(parameter)
             how = tightening(cls, parameter)
             if not is_same(before, after) and not is_tighter(how, before, after):
@@ -690,8 +699,7 @@ class _Loader:
             parameters = self._parameters(cls, model, given)
         except ValidationError as error:
             self.mistakes.extend(self._mistakes(rule, model, given, error))
-            wrong = {str(details["loc"][0]) for details in error.errors(include_url=False) if details["loc"]}
-            wrong |= self._check_paths(rule, cls, given)
+            wrong = _wrong_in(model, given) | self._check_paths(rule, cls, given)
             left = {key: value for key, value in given.items() if key not in wrong}
             with suppress(ValidationError):  # it needs the wrong parameters
                 whole = wrong <= parameters_of(CONTRACTS[rule.section]).model_fields.keys()
@@ -965,6 +973,15 @@ def _fits(part: dict[str, Any]) -> bool:
 
 def _given(rule: _Rule) -> dict[str, Any]:
     return {key: value for key, value in rule.data.items() if key not in HEAD}
+
+
+def _wrong_in(model: type[PackModel], given: Mapping[str, Any]) -> set[str]:
+    """The parameters that do not fit the model."""
+    try:
+        model.model_validate(given)
+    except ValidationError as error:
+        return {str(details["loc"][0]) for details in error.errors(include_url=False) if details["loc"]}
+    return set()
 
 
 def _text(order: Sequence[_Pack], rules: Sequence[_Rule], records: Records | None) -> str:

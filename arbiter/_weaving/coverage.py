@@ -59,6 +59,7 @@ _EVALUATORS: _Form = (
 )
 _CONDITIONS: _Form = ("", "rules", ("names a node that does not exist", "name nodes that do not exist"))
 _BINDINGS: _Form = ("the binding of ", "bindings", ("fits no node", "fit no node"))
+_SHADOWED: _Form = ("the binding of ", "bindings", ("has no effect", "have no effect"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,12 @@ class Coverage:
             for rule in rules
             for form in (_RULES, _STEPS, _EVALUATORS, _CONDITIONS)
         )
-        declared.update((_BINDINGS, pack.file) for pack in self.bindings for _ in pack.bindings)
+        declared.update(
+            (form, pack.file)
+            for form in (_BINDINGS, _SHADOWED)
+            for pack in self.bindings
+            for _ in pack.bindings
+        )
         for group, each in groupby(sorted((idle for _, idle in idle), key=_order), key=_group):
             sentence = _sentence(list(each), declared[group])
             # A guard may be meant for a graph that never gets there.
@@ -368,17 +374,22 @@ def _without_node(rule: Contract, nodes: set[Node]) -> _Idle | None:
     return _Idle(f"the condition of {rule.kind} {rule.name!r}", why, remedy, rule.source, _CONDITIONS)
 
 
-def _idle_bindings(packs: Iterable[BindingPack], nodes: set[Node]) -> Iterator[_Idle]:
+def _idle_bindings(packs: Sequence[BindingPack], nodes: set[Node]) -> Iterator[_Idle]:
+    if not packs:  # without packs there is no YAML
+        return
+    from arbiter._constitution.bindings import idle_bindings
+
     names = {name for name, _ in nodes}
-    for pack in packs:
-        for name, line in () if pack.match else pack.idle(names):
-            yield _Idle(
-                what=repr(name),
-                why="there is no such node",
-                remedy=f"Nodes: {_some(sorted(names))}. Correct the name, or remove the binding.",
-                source=f"{pack.file}:{line}",
-                form=_BINDINGS,
-            )
+    for pack, name, line, before in idle_bindings(packs, names):
+        yield _Idle(
+            what=repr(name),
+            why=f"{before!r} comes before it" if before else "there is no such node",
+            remedy="The first that fits a node counts. Put it in front, or remove it."
+            if before
+            else f"Nodes: {_some(sorted(names))}. Correct the name, or remove the binding.",
+            source=f"{pack.file}:{line}",
+            form=_SHADOWED if before else _BINDINGS,
+        )
 
 
 def _sentence(idle: Sequence[_Idle], total: int) -> str:

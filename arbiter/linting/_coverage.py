@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from langgraph.constants import END
@@ -198,22 +198,29 @@ def evaluators_that_do_not_exist(
             )
 
 
-def bindings_without_nodes(graph: Level, packs: Iterable[BindingPack]) -> Iterator[Finding]:
-    """Bindings of instructions, in packs that are for every graph, that fit no node of this one."""
+def bindings_without_effect(graph: Level, packs: Sequence[BindingPack]) -> Iterator[Finding]:
+    """Bindings of instructions, in packs that are for every graph, that fit no node, or only nodes that an earlier
+    one binds."""
+    if not packs:  # without packs there is no YAML
+        return
+    from arbiter._constitution.bindings import idle_bindings
+
     names = [node.full for _, node in graph.all_nodes()]
-    for pack in (pack for pack in packs if not pack.match):
-        for name, line in pack.idle(names):
-            own = names if ":" in name else [each.rpartition(":")[2] for each in names]
-            # `govern` refuses a misspelt name; any other may be a node of another graph.
-            wrong = not {"*", "?"}.intersection(name) and misspelt(name, own) is not None
-            yield Finding(
-                code="unknown-node",
-                severity="error" if wrong else "warning",
-                message=f"an instruction is bound to {name!r}, which is not a node of this graph."
-                + nearest(name, own),
-                source=f"{pack.file}:{line}",
-                remedy=f"Correct the name, or drop the binding. Nodes: {', '.join(sorted(names))}.",
-            )
+    for pack, name, line, before in idle_bindings(packs, names):
+        own = names if ":" in name else [each.rpartition(":")[2] for each in names]
+        # `govern` refuses a misspelt name; any other may be a node of another graph.
+        wrong = not before and not {"*", "?"}.intersection(name) and misspelt(name, own) is not None
+        yield Finding(
+            code="dead-rule" if before else "unknown-node",
+            severity="error" if wrong else "warning",
+            message=f"the binding of {name!r} to an instruction has no effect: {before!r} comes before it"
+            if before
+            else f"an instruction is bound to {name!r}, which is not a node of this graph.{nearest(name, own)}",
+            source=f"{pack.file}:{line}",
+            remedy="The first that fits a node counts. Put it in front, or drop it."
+            if before
+            else f"Correct the name, or drop the binding. Nodes: {', '.join(sorted(names))}.",
+        )
 
 
 def tools_that_do_not_exist(graph: Graph, contracts: Sequence[Contract]) -> Iterator[Finding]:

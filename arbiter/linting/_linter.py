@@ -15,7 +15,7 @@ from arbiter._weaving.graph import Rules, facts_channel_of
 from arbiter.errors import NotAGraphError
 from arbiter.linting._contradictions import contradicting_rules, in_contradiction
 from arbiter.linting._coverage import (
-    bindings_without_nodes,
+    bindings_without_effect,
     errors_that_do_not_exist,
     evaluators_that_do_not_exist,
     nodes_without_instruction,
@@ -61,7 +61,7 @@ def lint(
     unsaved = questions_without_checkpointer(target, rules, found)
     tools = tools_that_do_not_exist(target, found)
     unread = evaluators_that_do_not_exist(level, found, modes)
-    unbound = bindings_without_nodes(level, bindings)
+    unbound = bindings_without_effect(level, bindings)
     known = [rule.name for rule in every]
     return LintReport([*_findings(level, found, known, strict=strict), *tools, *unsaved, *unread, *unbound])
 

@@ -37,7 +37,7 @@ class EscalationRouter(PolicyRouter):
         name: str,
         *,
         evaluator: Annotated[
-            str | None, Param("asks if this evaluation did not pass, and if it failed itself")
+            str | None, Param("asks if this evaluation did not pass, and if it failed itself", min_length=1)
         ] = None,
         key: Annotated[
             str | None, Param("the key of the output whose number is compared with `below`")

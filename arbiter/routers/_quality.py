@@ -58,7 +58,7 @@ class EvaluationRouter(PolicyRouter):
     def __init__(
         self,
         name: str,
-        evaluator: Annotated[str, Param("the evaluator; it has to be registered")],
+        evaluator: Annotated[str, Param("the evaluator; it has to be registered", min_length=1)],
         target: Annotated[str, Param("the node to go to")],
         **options: Unpack[RouterOptions],
     ) -> None:

@@ -26,6 +26,12 @@ def rule(text: str, section: str = "checkers") -> str:
 
 FORBID = "name: x, use: forbid_sequence, bad_sequence: [LOAD]"
 
+bad(
+    "a-date-for-a-name",
+    rule("name: 2024-01-01, use: at_most, times: 1"),
+    "{file}:5: checkers[0].name: expected a text, got datetime.date(2024, 1, 1). YAML reads dates so unless they are "
+    "in quotes",
+)
 # What is no YAML, or more than a pack may be
 bad("empty", b"", "{file}:1: expected a mapping, got an empty file")
 bad("only-a-comment", b"# nothing\n", "{file}:1: expected a mapping, got an empty file")

@@ -428,6 +428,62 @@ def test_a_pack_in_audit_mode_audits_its_own_rules(tmp_path: Path) -> None:
     assert modes == {"no_tools": "enforce", "x": "audit"}
 
 
+@pytest.mark.parametrize(("mode", "expected"), [("mode: enforce\n", "enforce"), ("", "audit")])
+def test_the_mode_of_a_pack_holds_for_the_rules_that_it_changes(
+    tmp_path: Path, mode: str, expected: str
+) -> None:
+    """A pack that says to enforce its rules enforces them; one that says nothing keeps their mode."""
+    project(
+        tmp_path,
+        policies__base="mode: audit\n" + BASE_TIMES,
+        policies__mine=f"extends: [base]\n{mode}checkers:\n  - {{name: x, times: 2}}\n",
+    )
+    (checker,) = load_constitution(tmp_path).checkers
+    assert checker.mode == expected
+
+
+BASE_TIMES = "checkers:\n  - {name: x, use: at_most, times: 3}\n"
+
+
+@pytest.mark.parametrize(
+    ("mine", "said"),
+    [
+        (
+            "mode: audit\nextends: [base]\ncheckers:\n  - {name: x, times: 2}\n",
+            "policies/mine.yaml:7: checkers[0].mode: expected 'enforce', got 'audit'",
+        ),
+        (
+            "extends: [base]\ncheckers:\n  - {name: x, tims: 2}\n",
+            "policies/mine.yaml:6: checkers[0].tims: expected one of",
+        ),
+        (
+            "extends: [base]\ncheckers:\n  - {name: x, times: '2'}\n",
+            "policies/mine.yaml:6: checkers[0].times: expected a whole number, got '2'",
+        ),
+    ],
+)
+def test_a_mistake_in_a_change_of_a_rule_is_named_itself(tmp_path: Path, mine: str, said: str) -> None:
+    """At its own line, and not as a rule that became looser."""
+    base = BASE_TIMES.replace("times", "mode: enforce, times")
+    project(tmp_path, policies__base=base, policies__mine=mine)
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(said)
+    assert ("override" in line.partition("got")[2]) == ("mode" in said)
+
+
+def test_an_instruction_may_be_named_with_its_core_where_a_pack_is_extended(tmp_path: Path) -> None:
+    project(
+        tmp_path,
+        policies__base=BASE_TIMES.replace("times", "target_instructions: GENERATE, times"),
+        policies__mine="extends: [base]\ncheckers:\n"
+        "  - {name: x, target_instructions: [CognitiveCore.GENERATE, TOOL_CALL]}\n",
+    )
+    (checker,) = load_constitution(tmp_path).checkers
+    assert checker.target_instructions == (GENERATE, TOOL_CALL)
+
+
 def test_the_same_name_in_packs_that_do_not_extend_one_another_is_a_mistake(tmp_path: Path) -> None:
     project(tmp_path, policies__a=NO_TOOLS, policies__b=NO_TOOLS)
     with pytest.raises(PackError, match=r"policies/b.yaml:5: .* which the rule at policies/a.yaml:5 has"):
@@ -1204,6 +1260,16 @@ def test_mistakes_in_several_sources_say_in_which(tmp_path: Path) -> None:
     assert "a/policies/p.yaml:5" in str(caught.value)
 
 
+def test_two_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    files = [_folder(tmp_path / name, "one", "small") / "policies" / "p.yaml" for name in "ab"]
+    with pytest.raises(PackError) as caught:
+        ArbiterOS.from_constitution(files)
+    assert (
+        f"{files[1]}:2: name: expected a name of its own, got 'one', which {files[0]} has"
+        in str(caught.value).splitlines()
+    )
+
+
 @pytest.mark.parametrize(
     ("sources", "match"),
     [
@@ -1333,4 +1399,16 @@ def test_a_pack_with_a_header_only_is_reported(tmp_path: Path, caplog: pytest.Lo
     assert caplog.messages == [
         "the pack 'a' (policies/a.yaml) has a header only, and so no rule. Add checkers, routers, evaluators, "
         "instructions or records, or the packs that it extends."
+    ]
+
+
+def test_a_match_without_a_binding_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It does not keep the rules of its pack from other graphs."""
+    match = "match:\n  - metadata: {graph: invoices}\n"
+    bound = f"{match}instructions:\n  - {{node: pay, instruction: TOOL_CALL}}\n"
+    project(tmp_path, policies__a=match + BASE_TIMES, policies__b=bound)
+    assert [checker.name for checker in load_constitution(tmp_path).checkers] == ["x"]
+    assert caplog.messages == [
+        "the pack 'a' (policies/a.yaml) has a match, which says for which graphs its bindings are, and binds no "
+        "node: its rules apply to every graph."
     ]

@@ -22,7 +22,7 @@ from arbiter import ArbiterOS, NodeEvaluator, PolicyChecker, PolicyRouter
 from arbiter import checkers as kinds
 from arbiter._contracts import Contract
 from arbiter.checkers import AtMost, HistoryPolicyChecker, RequireBefore
-from arbiter.errors import NotAGraphError, UnknownNodeError
+from arbiter.errors import ArbiterWarning, NotAGraphError, UnknownNodeError
 from arbiter.evaluators import ThresholdEvaluator
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
 from arbiter.linting import (
@@ -345,6 +345,27 @@ def test_a_binding_of_an_instruction_to_no_node_is_found(tmp_path: Path) -> None
     assert "Did you mean 'draft'?" in found[0].message
     with pytest.raises(UnknownNodeError):
         arbiter_os.govern(app)
+
+
+def test_a_binding_behind_one_that_has_all_its_nodes_is_found(tmp_path: Path) -> None:
+    """Also by the first run; a general one behind those of single nodes is meant so."""
+    pack = tmp_path / "instructions.yaml"
+    pack.write_text(
+        "version: 1\nname: p\ndescription: d\ninstructions:\n"
+        '  - {node: "p*", instruction: GENERATE}\n'
+        "  - {node: pay, instruction: TOOL_CALL}\n"
+        "  - {node: plan, instruction: GENERATE}\n"
+        '  - {node: "*", instruction: LOAD}\n'
+    )
+    arbiter_os = ArbiterOS.from_constitution(pack)
+    app = graph("START plan pay END", bare=["plan", "pay"])()
+    (found,) = alarms(arbiter_os.lint(app))
+    assert (found.code, found.severity, found.source) == ("dead-rule", "warning", "instructions.yaml:6")
+    assert "'p*' comes before it" in found.message
+    with pytest.warns(
+        ArbiterWarning, match=r"instructions.yaml:6: the binding of 'pay' has no effect: 'p\*' comes"
+    ):
+        arbiter_os.govern(app).invoke({})
 
 
 def test_a_rule_of_a_shipped_pack_may_find_nothing_to_do() -> None:

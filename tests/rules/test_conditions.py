@@ -656,6 +656,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "in brackets": ("(state).x == 1", "it needs all of 'state'"),
     "shadowing": ("input.l.all(state, state > 1)", "'state' is already a variable"),
     "pattern": ("input.a.matches('(')", "matches('(') fails: unclosed group"),
+    "large pattern": ("input.a.matches('(x{1000}){1000}')", "fails: Compiled regex exceeds size limit"),
     "look-around": ("input.a.matches('(?=a)')", "look-around"),
     "timestamp": ("timestamp('today') > input.a", "timestamp('today') fails"),
     "message": ("Foo{a: 1}.a == 1", "'Foo' is not a message type"),

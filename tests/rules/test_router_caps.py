@@ -26,7 +26,7 @@ from arbiter import (
 )
 from arbiter._lifecycle.routing import with_update
 from arbiter.errors import ParameterError
-from arbiter.routers import ErrorRouter
+from arbiter.routers import ErrorRouter, EscalationRouter
 from tests.graphs import of
 from tests.support import MODES, Judge, Route, Spy, State, chain, run, statuses, thread
 
@@ -567,6 +567,8 @@ def test_a_pause_is_no_error(mode: str) -> None:
         (lambda: EvaluationRouter("r", "q", "t", max_redirects=-1), "max_redirects"),
         (lambda: EvaluationRouter("r", "q", "t", max_redirects=True), "max_redirects"),
         (lambda: EvaluationRouter("r", "q", "t", best_by=""), "best_by"),
+        (lambda: EvaluationRouter("r", "", "t"), "evaluator"),
+        (lambda: EscalationRouter("r", evaluator=""), "evaluator"),
         (lambda: MetricThresholdPolicyRouter("r", "k", 1, "t", on_cap="best_attempt"), "best_by"),
         (lambda: ErrorRouter("r", "t", on_cap="best_attempt"), "best_by"),
         (lambda: ErrorRouter("r", "t", errors="ValueError"), "errors"),
