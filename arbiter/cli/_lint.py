@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from rich.console import Console
 
@@ -32,7 +33,9 @@ def lint_graph(
         case "json":
             sys.stdout.write(to_json(report) + "\n")
         case "sarif":
-            sys.stdout.write(to_sarif(report) + "\n")
+            place = Path(constitution or "")
+            folder = place if place.is_dir() else place.parent
+            sys.stdout.write(to_sarif(report, folder=folder) + "\n")
         case _:
             sys.stdout.write(to_mermaid(report, graph) + "\n")
     wrong = [

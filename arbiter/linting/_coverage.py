@@ -76,9 +76,11 @@ def _without_nodes(contract: Contract, nodes: Sequence[Node]) -> Iterator[Findin
     names = [node.name for node in nodes]
     missing = [name for name in contract.target_nodes or () if name not in names]
     for name in missing:
+        meant = misspelt(name, names)  # `govern` refuses it, also of a rule that only records
+        refused = meant is not None and meant not in (contract.target_nodes or ())
         yield Finding(
             code="unknown-node",
-            severity=severity_of(contract, "error"),
+            severity="error" if refused else severity_of(contract, "error"),
             message=f"{contract.kind} {contract.name!r} is for node {name!r}, which is not a node of this graph."
             + nearest(name, names),
             rule=contract.name,

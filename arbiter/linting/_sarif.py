@@ -19,19 +19,22 @@ def to_json(report: LintReport) -> str:
     return json.dumps(report.to_dict(), indent=2, ensure_ascii=False)
 
 
-def to_sarif(report: LintReport) -> str:
-    """The report as SARIF 2.1.0. Findings about a rule from a file point to that file, others to their nodes."""
+def to_sarif(report: LintReport, *, folder: str | Path = "") -> str:
+    """The report as SARIF 2.1.0. Findings about a rule from a file point to that file, others to their nodes.
+
+    `folder` is that of a constitution, which names its files relative to it.
+    """
     codes = [code for code in CODES if any(finding.code == code for finding in report)]
     driver = {
         "name": "arbiter",
         "rules": [{"id": code, "shortDescription": {"text": CODES[code]}} for code in codes],
     }
-    run = {"tool": {"driver": driver}, "results": [_result(finding, codes) for finding in report]}
+    run = {"tool": {"driver": driver}, "results": [_result(finding, codes, folder) for finding in report]}
     log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(log, indent=2, ensure_ascii=False)
 
 
-def _result(finding: Finding, codes: list[str]) -> dict[str, Any]:
+def _result(finding: Finding, codes: list[str], folder: str | Path) -> dict[str, Any]:
     text = finding.message + (f"\nPath: {' → '.join(finding.path)}" if finding.path else "")
     result: dict[str, Any] = {
         "ruleId": finding.code,
@@ -40,7 +43,7 @@ def _result(finding: Finding, codes: list[str]) -> dict[str, Any]:
         "message": {"text": f"{text}\n{finding.remedy}" if finding.remedy else text},
     }
     location: dict[str, Any] = {}
-    if (physical := _physical(finding.source)) is not None:
+    if (physical := _physical(finding.source, folder)) is not None:
         location["physicalLocation"] = physical
     if finding.nodes:
         location["logicalLocations"] = [
@@ -52,10 +55,10 @@ def _result(finding: Finding, codes: list[str]) -> dict[str, Any]:
     return result
 
 
-def _physical(source: str) -> dict[str, Any] | None:
+def _physical(source: str, folder: str | Path) -> dict[str, Any] | None:
     file, _, line = source.rpartition(":")
     if not file or not line.isdecimal() or int(line) < 1 or file.startswith("arbiter:"):
         return None
-    path = Path(file)
+    path = Path(folder, file)
     uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
     return {"artifactLocation": {"uri": uri}, "region": {"startLine": int(line)}}

@@ -261,6 +261,22 @@ def test_lint_prints_json_sarif_and_mermaid(project: Path) -> None:
     assert "%% error unverified-path" in typed(*wrong, "mermaid", code=1)
 
 
+def test_sarif_names_files_from_where_the_command_runs(project: Path) -> None:
+    """A code host shows a finding next to its line, wherever the constitution is."""
+    file = project / "rules" / "policies" / "verified.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(VERIFIED, encoding="utf-8")
+    for constitution in ("rules", "rules/policies/verified.yaml"):
+        sarif = json.loads(typed("lint", "team:graph", "-c", constitution, "--format", "sarif", code=1))
+        (place,) = {
+            place["physicalLocation"]["artifactLocation"]["uri"]
+            for result in sarif["runs"][0]["results"]
+            for place in result["locations"]
+            if "physicalLocation" in place
+        }
+        assert place == "rules/policies/verified.yaml"
+
+
 @pytest.mark.lengthy
 def test_lint_and_explain_call_for_no_model(project: Path) -> None:
     """A rule that names a chat model is read without a key, a network or the model's package."""

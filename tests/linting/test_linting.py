@@ -316,12 +316,17 @@ def test_a_rule_named_like_a_node_in_a_contradiction_is_checked_too() -> None:
     assert [(f.code, f.rule) for f in report.errors] == [("unverified-path", "check"), ("contradiction", "a")]
 
 
-def test_a_redirect_to_no_node_is_an_error_also_of_a_rule_that_only_records() -> None:
-    """Governing the graph refuses it in any mode."""
-    rule = kinds.ConditionChecker("c", "input.score > 1", on_deny="redirect:nowhere")
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        (kinds.ConditionChecker("c", "input.score > 1", on_deny="redirect:nowhere"), "unknown-target"),
+        (kinds.ConditionChecker("c", "input.score > 1", target_nodes=["drafft"]), "unknown-node"),
+    ],
+)
+def test_a_node_that_governing_refuses_is_an_error_also_in_audit_mode(rule: PolicyChecker, code: str) -> None:
     rule.mode = "audit"
     arbiter_os, app = governing(rule), graph("START draft END")()
-    assert [f.code for f in arbiter_os.lint(app).errors] == ["unknown-target"]
+    assert [f.code for f in arbiter_os.lint(app).errors] == [code]
     with pytest.raises(UnknownNodeError):
         arbiter_os.govern(app)
 
