@@ -119,8 +119,8 @@ class Constitution:
     text: str = "{}"
     """All rules and instructions as one pack, after extending, as JSON."""
 
-    models: frozenset[str] = frozenset()
-    """The models that rules name."""
+    models: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The models that rules name: for each name the chat model that was passed for it, else the name."""
 
     prefixes: frozenset[str] = frozenset()
     """The allowed prefixes under which rules name classes."""
@@ -132,8 +132,8 @@ class Constitution:
     def keeping(self, before: Constitution) -> Constitution:
         """This constitution with the objects of `before` for contracts with the same declaration.
 
-        Contracts that name an instruction of a changed core are not kept. The kept objects get their mode,
-        description and place from this constitution.
+        Contracts that name an instruction of a changed core, or another chat model, are not kept. The kept
+        objects get their mode, description and place from this constitution.
         """
         words = [
             word
@@ -142,14 +142,22 @@ class Constitution:
             for core in (self.cores[name], before.cores[name])
             for word in (name, *(member.value for member in core))
         ]
+        models = [
+            name
+            for name, model in self.models.items()
+            if _passed(model) is not _passed(before.models.get(name))
+        ]
 
         def kept(section: Section, new: tuple[C, ...], old: tuple[C, ...]) -> tuple[C, ...]:
             known = {contract.name: contract for contract in old}
 
             def same(name: str) -> bool:
-                declared = self.declared[f"{section}.{name}"]
-                return declared == before.declared.get(f"{section}.{name}") and not any(
-                    word in declared for word in words
+                place = f"{section}.{name}"
+                declared = self.declared[place]
+                return (
+                    declared == before.declared.get(place)
+                    and not any(word in declared for word in words)
+                    and not any(model in self.given[place].values() for model in models)
                 )
 
             return tuple(_relabelled(known[c.name], c) if same(c.name) else c for c in new)
@@ -160,6 +168,11 @@ class Constitution:
             routers=kept("routers", self.routers, before.routers),
             evaluators=kept("evaluators", self.evaluators, before.evaluators),
         )
+
+
+def _passed(model: Any) -> Any:
+    """The chat model that was passed, or None for one that is only named."""
+    return None if isinstance(model, str) else model
 
 
 def _relabelled(contract: C, like: Contract) -> C:
@@ -291,8 +304,8 @@ class _Loader:
         self.files: list[str] = []
         self.broken: set[str] = set()
         """Packs that exist but could not be read. References to them are not mistakes."""
-        self.named: set[str] = set()
-        """The models that rules name."""
+        self.named: dict[str, Any] = {}
+        """The models that rules name, as in `Constitution.models`."""
         self.used: set[str] = set()
         """The allowed prefixes of classes that rules name."""
         self.twins: list[_Rule] = []
@@ -331,7 +344,7 @@ class _Loader:
             given={f"{rule.section}.{rule.name}": _given(rule) for rule in rules},
             records=records,
             text=_text(order, rules, records),
-            models=frozenset(self.named),
+            models=self.named,
             prefixes=frozenset(self.used),
             declared={f"{rule.section}.{rule.name}": _decisive(rule) for rule in rules},
             checkers=tuple(cast(PolicyChecker, c) for section, c in found if section == "checkers"),
@@ -718,9 +731,8 @@ class _Loader:
         checked = model.model_validate(given)
         parameters = {key: _plain(getattr(checked, key)) for key in checked.model_fields_set}
         for key in takes_model(cls) & parameters.keys():
-            if isinstance(parameters[key], str):
-                self.named.add(parameters[key])
-            parameters[key] = self.models.get(parameters[key], parameters[key])
+            if isinstance(name := parameters[key], str):
+                self.named[name] = parameters[key] = self.models.get(name, name)
         return parameters
 
     def _construct(self, rule: _Rule, cls: type[Contract], parameters: dict[str, Any]) -> Contract | None:

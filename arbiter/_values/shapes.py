@@ -38,10 +38,12 @@ Faults = Callable[[Any], Iterator[tuple[Path, str]]]
 class Shape:
     """A JSON Schema, or a class that pydantic validates."""
 
-    def __init__(self, faults: Faults, *, of_text: bool) -> None:
+    def __init__(self, faults: Faults, *, of_text: bool, takes_texts: bool = False) -> None:
         self._faults = faults
         self.of_text = of_text
         """True if the shape describes a text itself, and not JSON inside a text."""
+        self.takes_texts = takes_texts
+        """True if it takes nothing but texts, or null, as by a list of them. One of them may be JSON inside a text."""
 
     def mistakes(self, value: Any, root: str) -> list[str]:
         """The mistakes in `value`, such as "output.items[0].price: is not of type 'number'"; empty if it
@@ -62,7 +64,8 @@ def shape_of(given: object, owner: str, parameter: str) -> Shape:
     """
     schema: Any = given
     if isinstance(given, Mapping):
-        return Shape(_json_faults(schema, owner, parameter), of_text=schema.get("type") == "string")
+        faults = _json_faults(schema, owner, parameter)
+        return Shape(faults, of_text=schema.get("type") == "string", takes_texts=_takes_texts(schema))
     if isinstance(given, str):
         try:
             schema = resolve(given)
@@ -79,6 +82,14 @@ def shape_of(given: object, owner: str, parameter: str) -> Shape:
         problem = f"expected a class that pydantic validates, got {schema.__qualname__}. "
         raise ParameterError(owner, parameter, f"{problem}Make it a pydantic BaseModel.") from exc
     return Shape(_class_faults(adapter), of_text=issubclass(schema, str))
+
+
+def _takes_texts(schema: Mapping[str, Any]) -> bool:
+    kinds: Any = schema.get("type")
+    if isinstance(kinds, list):
+        return all(kind in ("string", "null") for kind in schema["type"])
+    choices = schema.get("enum", [schema["const"]] if "const" in schema else ())
+    return bool(choices) and all(isinstance(choice, str | None) for choice in choices)
 
 
 def resolve(path: str) -> type:

@@ -28,6 +28,7 @@ from arbiter.errors import (
     ArbiterWarning,
     ConfigurationError,
     RegistrationError,
+    UnknownInstructionError,
     UnknownNodeError,
     callers,
     closest,
@@ -228,7 +229,7 @@ def rules_for(
     """
     named = Mapped(instructions, "instructions", graph)
     for key, value in named.given.items():
-        named.given[key] = find_instruction(value)
+        named.given[key] = _named(value, f"instructions[{key!r}]")
     shaped = Mapped(schemas, "schemas", graph)
     for key, value in shaped.given.items():
         shaped.given[key] = schemas_of(value, key)
@@ -270,7 +271,15 @@ def _from_metadata(name: str, node: PregelNode) -> Instruction | None:
         raise ConfigurationError(
             f"node {name!r}: metadata['instruction'] is {found!r}; expected the name of an instruction."
         )
-    return find_instruction(found)
+    return _named(found, f"node {name!r}: metadata['instruction']")
+
+
+def _named(instruction: Instruction | str, where: str) -> Instruction:
+    """The instruction. Raises `UnknownInstructionError` with the place of the name."""
+    try:
+        return find_instruction(instruction)
+    except UnknownInstructionError as error:
+        raise UnknownInstructionError(f"{where}: {error}", name=error.name) from None
 
 
 def _packs_of(graph: Graph, packs: Sequence[BindingPack]) -> list[BindingPack]:

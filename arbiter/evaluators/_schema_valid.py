@@ -21,7 +21,8 @@ class SchemaEvaluator(NodeEvaluator):
     as feedback.
 
     `schema` is a JSON Schema (a mapping), a class that pydantic validates, or the dotted path of such a
-    class. A text at `key` is read as JSON, in a ``` fence or not, unless the schema itself describes a text.
+    class. A text at `key` is read as JSON, in a ``` fence or not, unless the schema itself describes a text, by
+    its type or by a list of texts.
     A message counts as its text, a list of messages as the text of the last one.
     """
 
@@ -53,6 +54,8 @@ class SchemaEvaluator(NodeEvaluator):
             return _result([f"output has no {self.key!r}"])
         value: Any = _text(output[self.key])
         if isinstance(value, str) and not self._shape.of_text:
+            if self._shape.takes_texts and not self._shape.mistakes(value, self.key):
+                return _result([])
             try:
                 value = _json_of(value)
             except (ValueError, RecursionError) as exc:

@@ -56,9 +56,9 @@ def _heals(graph: Level, demand: Demand) -> bool:
 def _unverified(demand: Demand, full: str, path: tuple[str, ...], *, sure: bool, nowhere: bool) -> Finding:
     rule, step = demand.rule, demand.step
     when = "in between" if demand.since else "before it"
-    where = "no node of this graph is" if nowhere else f"did not run {when} on this path"
-    if demand.stays and not nowhere:
-        where += ", or a router sent it there"
+    why = f"{step} did not run {when} on this path" + (", or a router sent it there" if demand.stays else "")
+    if nowhere:
+        why = f"no node of this graph is {step}"
     again = " since it ran last" if demand.each_use and path.count(full) > 1 else ""
     if demand.since:
         again = f" after {' or '.join(map(str, demand.since))}"
@@ -66,7 +66,7 @@ def _unverified(demand: Demand, full: str, path: tuple[str, ...], *, sure: bool,
         code="unverified-path",
         severity=severity_of(rule, "error") if sure else "warning",
         message=f"node {full!r} can be reached without {step}, which {rule.name!r} demands before it{again} "
-        f"({step} {where})." + ("" if sure else _UNDECLARED),
+        f"({why})." + ("" if sure else _UNDECLARED),
         nodes=(full,),
         path=path,
         rule=rule.name,

@@ -32,6 +32,7 @@ from arbiter import (
 )
 from arbiter._constitution.loading import Constitution, load_constitution
 from arbiter.errors import ParameterError
+from arbiter.evaluators import JudgeEvaluator
 from arbiter.instructions import GENERATE, TOOL_CALL, find_instruction
 from arbiter.routers import EvaluationRouter
 from tests.support import MODES, Check, Spy, chain, good, run, thread
@@ -767,6 +768,22 @@ def test_counts_of_a_rule_outlive_changes_that_decide_nothing(tmp_path: Path, by
         arbiter_os.load_constitution()
     with pytest.raises(PolicyViolationError, match="are used"):
         app.invoke({"log": []})
+
+
+def test_a_reload_with_another_model_asks_that_model(tmp_path: Path) -> None:
+    """Rules that name another model, or none, stay the objects that they were."""
+    judged = "{{name: {0}, use: judge, rubric: It is good., model: {0}}}"
+    project(tmp_path, evaluators__a=f"evaluators: [{judged.format('one')}, {judged.format('two')}]\n")
+    first, second, other = (FakeListChatModel(responses=["{}"]) for _ in range(3))
+    arbiter_os = ArbiterOS.from_constitution(tmp_path, models={"one": first, "two": other})
+    before = arbiter_os.evaluators
+    arbiter_os.load_constitution(tmp_path, models={"one": second, "two": other})
+    one, two = arbiter_os.evaluators
+    assert isinstance(one, JudgeEvaluator)
+    assert one.model is second
+    assert two is before[1]
+    arbiter_os.load_constitution()  # reads the same again
+    assert arbiter_os.evaluators == (one, two)
 
 
 def test_a_reload_that_fails_changes_no_mode(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from arbiter import ArbiterOS, NodeEvaluator, PolicyChecker, PolicyRouter
 from arbiter import checkers as kinds
 from arbiter._contracts import Contract
 from arbiter.checkers import AtMost, HistoryPolicyChecker, RequireBefore
-from arbiter.errors import ArbiterWarning, NotAGraphError, UnknownNodeError
+from arbiter.errors import ArbiterWarning, NotAGraphError, UnknownInstructionError, UnknownNodeError
 from arbiter.evaluators import ThresholdEvaluator
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
 from arbiter.linting import (
@@ -673,3 +673,21 @@ def test_rules_that_can_only_deny_or_never_fire(code: str, severity: str, rules:
 @pytest.mark.parametrize("rules", FINE)
 def test_the_same_rules_without_the_mistake_are_fine(rules: list[Contract]) -> None:
     assert found_on_a_payment(rules) == []
+
+
+@pytest.mark.parametrize(
+    ("metadata", "given", "where"),
+    [
+        ({"instruction": "GENERAT"}, None, "node 'draft': metadata['instruction']: "),
+        ({}, {"draft": "GENERAT"}, "instructions['draft']: "),
+    ],
+)
+def test_a_name_that_is_no_instruction_is_reported_with_its_node(
+    metadata: dict[str, str], given: dict[str, str | Any] | None, where: str
+) -> None:
+    builder = StateGraph(Payment).add_node("draft", nothing, metadata=metadata).add_edge(START, "draft")
+    for look in (ArbiterOS().lint, ArbiterOS().govern):
+        with pytest.raises(UnknownInstructionError) as caught:
+            look(builder, instructions=given)
+        assert str(caught.value).startswith(f"{where}expected the name of an instruction, got 'GENERAT'")
+        assert caught.value.name == "GENERAT"

@@ -90,6 +90,26 @@ def test_a_schema_of_a_text_judges_the_text() -> None:
     assert answer_judged(SchemaEvaluator("shape", str, key="answer"), "12").passed
 
 
+@pytest.mark.parametrize(
+    ("schema", "text", "fits"),
+    [
+        ({"enum": ["yes", "no"]}, "yes", True),
+        ({"enum": ["yes", "no"]}, '"yes"', True),
+        ({"enum": ["yes", "no"]}, "maybe", False),
+        ({"enum": ["1", "2"]}, "1", True),
+        ({"enum": [1, "one"]}, "one", False),
+        ({"const": "done"}, "done", True),
+        ({"type": ["string", "null"]}, "anything", True),
+        ({"type": ["string", "object"]}, "anything", False),
+        ({"required": ["amount"]}, "anything", False),
+        ({}, "anything", False),
+    ],
+)
+def test_a_text_may_be_one_of_the_texts_of_a_schema(schema: dict[str, Any], text: str, fits: bool) -> None:
+    """Quoted as JSON or not. A schema that takes other values, too, is about JSON."""
+    assert answer_judged(SchemaEvaluator("shape", schema, key="answer"), text).passed is fits
+
+
 def test_a_key_that_is_missing_fails() -> None:
     """And the feedback says so."""
     result = answer_judged(SchemaEvaluator("shape", AMOUNT, key="other"), 1)
