@@ -373,6 +373,10 @@ _KINDS: tuple[tuple[str, type | tuple[type, ...]], ...] = (
 )
 
 
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)  # a whole number may be too large for a float
+
+
 def _kind(value: object) -> str:
     return next((name for name, types in _KINDS if isinstance(value, types)), "a mapping")
 
@@ -465,14 +469,15 @@ def _max_length(limit: Any) -> tuple[str, Test]:
 
 def _bound(word: str, compare: Callable[[float, float], bool]) -> Callable[[Any], tuple[str, Test]]:
     def make(limit: Any) -> tuple[str, Test]:
-        if isinstance(limit, bool) or not isinstance(limit, int | float) or math.isnan(limit):
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or _is_nan(limit):
             raise ValueError(f"expected a number, got {limit!r}.")
 
         def test(value: Any, _: bool) -> bool:
             if isinstance(value, Enum):
                 value = value.value
-            if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-                raise UnclearError(f"is {_kind(value)}; expected a number")
+            if isinstance(value, bool) or not isinstance(value, int | float) or _is_nan(value):
+                got = "NaN" if isinstance(value, float) else _kind(value)
+                raise UnclearError(f"is {got}; expected a number")
             return compare(value, limit)
 
         return f"at {word} {limit!r}", test

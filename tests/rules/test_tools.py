@@ -535,6 +535,8 @@ ARGUMENTS: list[tuple[ArgumentRule, Any, bool, bool]] = [
     (Rule(at_most=10), "10", False, True),
     (Rule(at_most=10), True, False, True),
     (Rule(at_most=10), float("nan"), False, True),
+    (Rule(at_most=1.5), 10**400, False, False),
+    (Rule(at_least=10**400), 5, False, False),
     (Rule(at_least=10, at_most=20), 15, True, True),
     (Rule(at_least=10, at_most=20), 25, False, False),
     (Rule(under="/srv/data"), "/srv/data/a", True, True),
