@@ -82,6 +82,8 @@ _HEADER = frozenset({"version", "name", "description", "mode", "match"})
 """The keys of a pack that do nothing by themselves."""
 _OTHERS = frozenset({"propositions", "personas", "actions", "prompts"})
 """The folders in `evaluators` whose files are no packs."""
+_PARAMETER = 3
+"""The length of the place of a rule's parameter, such as `("checkers", 0, "allow")`."""
 _log = logging.getLogger("arbiter")
 C = TypeVar("C", bound=Contract)
 
@@ -365,12 +367,19 @@ class _Loader:
             raise PackError(sorted(self.mistakes, key=lambda each: (self.files.index(each.file), each.line)))
 
     def _report_idle(self, sources: Sequence[OneSource], bound: Collection[str]) -> None:
-        """Log what puts no rule in force although it is there."""
+        """Log what puts no rule in force although it is there, and words that YAML reads as true or false."""
         if not self.packs:
             _log.warning(
                 "the constitution %r has no YAML file, and so no rule.", ", ".join(map(str, sources))
             )
         for pack in self.packs.values():
+            for place, word in pack.document.words.items():
+                if (
+                    place[0] in SECTIONS and len(place) > _PARAMETER
+                ):  # inside a parameter it may be meant as a text
+                    value = str(word.lower() in ("yes", "on")).lower()
+                    said = f"YAML reads {word} as {value}. Write {value}, or {word!r} in quotes for the text."
+                    _log.warning("%s", pack.document.mistake(place, said))
             if pack.file.model_fields_set <= _HEADER:
                 _log.warning(
                     "the pack %r (%s) has a header only, and so no rule. Add checkers, routers, evaluators, "

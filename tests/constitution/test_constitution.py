@@ -1429,3 +1429,20 @@ def test_a_match_without_a_binding_is_reported(tmp_path: Path, caplog: pytest.Lo
         "the pack 'a' (policies/a.yaml) has a match, which says for which graphs its bindings are, and binds no "
         "node: its rules apply to every graph."
     ]
+
+
+def test_a_word_that_yaml_reads_as_true_or_false_is_reported_where_a_text_may_be_meant(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The country NO is no Norway without quotes. A parameter that is true or false itself may be any such word."""
+    country = "{tool: pay, arguments: {country: {one_of: [SE, NO]}, quick: {equals: true}}}"
+    project(
+        tmp_path,
+        policies__a=f"checkers:\n  - {{name: x, use: tools, deny: [{country}]}}\n"
+        "  - {name: y, use: require_before, required: VERIFY, once_per_use: yes}\n",
+    )
+    assert len(load_constitution(tmp_path).checkers) == 2
+    assert caplog.messages == [
+        "policies/a.yaml:5: checkers[0].deny[0].arguments.country.one_of[1]: YAML reads NO as false. Write false, or "
+        "'NO' in quotes for the text."
+    ]
