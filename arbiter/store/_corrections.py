@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 from arbiter.models import NO_TOKENS
 from arbiter.personas import Attempt, DimensionCheck, GatedAction, Intervened, Persona
+from arbiter.store._opening import StoreError
 
 Row = Mapping[str, Any]
 LOST = "the text of the first draft is lost, because another process wrote it"
@@ -23,12 +24,20 @@ def agent_row(name: str | None, id: str | None, persona: Persona | None, place: 
     return {"id": id or name, "display_name": name, "system_prompt": prompt, "kind": "agent"}
 
 
+def run_uuid(run: UUID | str | None) -> UUID | None:
+    """The id of a run of a graph. Raises `StoreError` for a text that is no uuid."""
+    try:
+        return None if run is None else UUID(str(run))
+    except ValueError:
+        raise StoreError(f"run_id: expected the uuid of a run, got {run!r:.80}.") from None
+
+
 def action_row(action: GatedAction) -> dict[str, Any]:
     """The row of an action, without its agent."""
     lost = LOST if action.original_text is None else ""
     return {
         "id": uuid4(),
-        "run_id": None if action.run_id is None else UUID(action.run_id),
+        "run_id": run_uuid(action.run_id),
         "original_text": action.original_text or "",
         "corrected_text": action.corrected_text,
         "dimension_scores": _checks(action.dimension_scores),

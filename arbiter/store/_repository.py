@@ -21,7 +21,14 @@ from arbiter.errors import nearest
 from arbiter.models import total_usage
 from arbiter.personas import GateConfig, GatedAction, Intervened, Persona, ScorerResult, overall_score
 from arbiter.store._contract import EvaluationRepository
-from arbiter.store._corrections import action_of, action_row, agent_row, attempt_rows, intervention_rows
+from arbiter.store._corrections import (
+    action_of,
+    action_row,
+    agent_row,
+    attempt_rows,
+    intervention_rows,
+    run_uuid,
+)
 from arbiter.store._opening import DEFAULT, StoreError, open_store
 from arbiter.store._records import (
     AgentMessage,
@@ -127,7 +134,10 @@ class SqlRepository(EvaluationRepository):
     def _problems(self) -> Generator[None]:
         try:
             yield
-        except SQLAlchemyError as error:
+        except (
+            OverflowError,
+            SQLAlchemyError,
+        ) as error:  # SQLite's driver refuses a number above 64 bits by itself
             cause = getattr(error, "orig", None) or error
             problem = " ".join(shown(str(cause)).split())[:300].rstrip(".")
             raise StoreError(f"{shown(self._where)!r}: {problem}.") from error
@@ -184,8 +194,9 @@ class SqlRepository(EvaluationRepository):
         suite: str = "",
         started: datetime | None = None,
     ) -> UUID:
-        unknown = [name for name in dimensions if name not in DIMENSIONS]
-        if unknown or not dimensions:
+        named = [*dimensions]
+        unknown = [name for name in named if name not in DIMENSIONS]
+        if unknown or not named:
             found = f"got {unknown[0]!r}" if unknown else "got none"
             raise StoreError(f"dimensions: expected some of {', '.join(DIMENSIONS)}; {found}.")
         if started is not None and not suite:
@@ -214,7 +225,7 @@ class SqlRepository(EvaluationRepository):
                 .values(
                     agent_id=agent_id,
                     status="running",
-                    dimensions=[*dimensions],
+                    dimensions=named,
                     window_start=first,
                     window_end=last,
                     sample_size=0,
@@ -401,7 +412,8 @@ class SqlRepository(EvaluationRepository):
     # Messages
 
     def add_messages(self, messages: Iterable[AgentMessage]) -> int:
-        rows = {row["id"]: row for row in map(_message_row, messages)}
+        with self._problems():
+            rows = {row["id"]: row for row in map(_message_row, messages)}
         with self._writing() as connection:
             for agent_id in dict.fromkeys(row["agent_id"] for row in rows.values()):
                 self._known_agent(connection, agent_id)
@@ -497,10 +509,9 @@ def _run_of(row: Any) -> EvaluationRecord:
 
 
 def _message_row(message: AgentMessage) -> dict[str, Any]:
-    if message.at.tzinfo is None:
-        raise StoreError(
-            f"message of {message.agent_id!r}: at: expected a time with a zone, got {message.at!r}."
-        )
+    at: Any = message.at
+    if not isinstance(at, datetime) or at.tzinfo is None:
+        raise StoreError(f"message of {message.agent_id!r}: at: expected a time with a zone, got {at!r:.80}.")
     parts = (
         message.agent_id,
         message.channel,
@@ -511,7 +522,7 @@ def _message_row(message: AgentMessage) -> dict[str, Any]:
     return {
         "id": uuid5(NAMESPACE_OID, "\n".join(map(repr, parts))),
         "agent_id": message.agent_id,
-        "run_id": None if message.run_id is None else UUID(str(message.run_id)),
+        "run_id": run_uuid(message.run_id),
         "channel": message.channel,
         "kind": message.kind,
         "text": message.text,

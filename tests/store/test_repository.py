@@ -7,7 +7,7 @@ import pickle
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -217,6 +217,7 @@ def test_a_new_baseline_takes_the_place_of_the_older_one(repository: SqlReposito
 def test_mistakes_name_the_remedy(repository: SqlRepository) -> None:
     unknown = uuid4()
     naive = NOW.replace(tzinfo=None)
+    made: Any = iter([])  # is read once
     mistakes: dict[Callable[[], Any], str] = {
         lambda: repository.start_run("ilca", ["fluency"]): "no agent 'ilca'; add it with add_agent.* 'ilka'",
         lambda: repository.start_run("ilka", ["charm"]): "expected some of adherence, .*; got 'charm'",
@@ -235,6 +236,14 @@ def test_mistakes_name_the_remedy(repository: SqlRepository) -> None:
         lambda: repository.add_messages([AgentMessage(agent_id="ilka", text="x", at=naive)]): "with a zone",
         lambda: repository.add_messages([AgentMessage(agent_id="pam", text="x", at=NOW)]): "no agent 'pam'",
         lambda: repository.runs(since=naive): "a time with a zone",
+        lambda: repository.start_run("ilka", made): "got none",
+        lambda: repository.add_messages(
+            [AgentMessage(agent_id="ilka", text="x", at=NOW, run_id="run-1")]
+        ): "run_id: expected the uuid of a run, got 'run-1'",
+        lambda: repository.add_messages(
+            [AgentMessage(agent_id="ilka", text="x", at=datetime(1, 1, 1, tzinfo=timezone(HOUR)))]
+        ): "out of range",
+        lambda: repository.set_config("ilka", max_correction_attempts=2**70): "(?i)(large|range)",
     }
     for mistake, said in mistakes.items():
         with pytest.raises(StoreError, match=said) as raised:
