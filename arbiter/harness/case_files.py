@@ -186,12 +186,14 @@ def _read_json(file: Path, name: str, mistakes: list[PackMistake]) -> _Read:
 def _lines_of_elements(text: str) -> list[int]:
     """The line on which each element of a JSON list begins."""
     decoder, at, lines = json.JSONDecoder(), text.index("[") + 1, list[int]()
+    line, counted = 1, 0
     while True:
         while text[at] in " \t\r\n,":
             at += 1
         if text[at] == "]":
             return lines
-        lines.append(text.count("\n", 0, at) + 1)
+        line, counted = line + text.count("\n", counted, at), at
+        lines.append(line)
         _, at = decoder.raw_decode(text, at)
 
 

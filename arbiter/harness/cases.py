@@ -80,14 +80,20 @@ class Expect(PackModel):
         }
 
 
+def _plain(expect: Expect) -> dict[str, Any]:
+    """What is given, as JSON-able data. `equals` may be of any type, as the output is."""
+    found = expect.model_dump(mode="json", exclude_unset=True, exclude={"equals"})
+    return found | {"equals": jsonable(expect.equals)} if "equals" in expect.model_fields_set else found
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One input, and what is expected of it.
 
     `input` is JSON-able. Without an `id` ("" or None), it is the first 12 hex digits of the SHA-256 of the input's
     canonical JSON. `expected` is for scorers; `expect` are the built-in assertions, an `Expect` or its fields.
-    `cluster` names cases of one conversation or user, which the gate counts as one. If a `must_pass` case fails,
-    the run fails. `repeats` replaces that of the suite. `source` is the place of its declaration, such as
+    `cluster` names cases of one conversation or user, which the gate counts as one; "" is none. If a `must_pass` case
+    fails, the run fails. `repeats` replaces that of the suite. `source` is the place of its declaration, such as
     "cases/refunds.jsonl:7".
     """
 
@@ -119,7 +125,8 @@ class Case:
         else:
             object.__setattr__(self, "is_named", True)
         object.__setattr__(self, "expect", self._expectation())
-        object.__setattr__(self, "tags", (self.tags,) if isinstance(self.tags, str) else tuple(self.tags))
+        object.__setattr__(self, "tags", self._tags())
+        object.__setattr__(self, "cluster", None if self.cluster == "" else self.cluster)
         if self.repeats is not None and not is_whole(self.repeats, least=1):
             raise ConfigurationError(
                 f"{self._place(self.id)}: repeats is {self.repeats!r}; expected a whole number from 1."
@@ -128,6 +135,15 @@ class Case:
     def _place(self, name: object) -> str:
         where = f"{self.source}: " if self.source else ""
         return f"{where}case {name!r:.80}" if name else f"{where}a case without an id"
+
+    def _tags(self) -> tuple[str, ...]:
+        given: Any = (self.tags,) if isinstance(self.tags, str) else self.tags
+        tags: list[Any] = [*given] if hasattr(given, "__iter__") else [None]
+        if not all(isinstance(tag, str) for tag in tags):
+            raise ConfigurationError(
+                f"{self._place(self.id)}: tags is {given!r:.80}; expected texts, such as ['smoke']."
+            )
+        return tuple(tags)
 
     def _expectation(self) -> Expect | None:
         given: Any = self.expect
@@ -166,7 +182,7 @@ class Case:
         if self.source:
             found["source"] = self.source
         if isinstance(self.expect, Expect) and self.expect.model_fields_set:
-            found["expect"] = self.expect.model_dump(mode="json", exclude_unset=True)
+            found["expect"] = _plain(self.expect)
         return found
 
     @property
@@ -174,7 +190,7 @@ class Case:
         """The hash of what the case asks: its input and what is expected."""
         asked = {"input": self.input, "expected": jsonable(self.expected)}
         if isinstance(self.expect, Expect):
-            asked["expect"] = self.expect.model_dump(mode="json", exclude_unset=True)
+            asked["expect"] = _plain(self.expect)
         return digest(asked)
 
 
@@ -185,8 +201,10 @@ def input_problem(value: Any) -> str | None:
         return found
     try:
         size = len(canonical(value).encode())
-    except (UnicodeEncodeError, ValueError):
+    except UnicodeEncodeError:
         return " has half of a surrogate pair; expected text in Unicode."
+    except ValueError:  # Python writes no longer ones
+        return " has a number of more than 4,300 digits; expected a shorter one, or a text."
     if size > MAX_INPUT:
         return f" has {size:,} bytes as JSON; expected at most {MAX_INPUT:,}."
     return None

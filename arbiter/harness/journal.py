@@ -242,7 +242,7 @@ class Written:
                     bought.setdefault((line["case"], line["repeat"]), Bought()).add(line)
                 else:
                     _keep(kept.setdefault((line["case"], line["repeat"]), Kept()), line, folder)
-            except _OTHER_FORM:
+            except OTHER_FORM:
                 raise _no_line(path, number) from None
         for each in bought.values():
             each.give_up()
@@ -298,12 +298,12 @@ def _parsed(raw: bytes, path: Path, number: int) -> Mapping[str, Any]:
         needed = ("seq", "at") if line["kind"] in ("session", "end") else ("seq", "at", "case", "repeat")
         if line["v"] == VERSION and all(name in line for name in needed):
             return line
-    except _OTHER_FORM:
+    except OTHER_FORM:
         pass
     raise _no_line(path, number)
 
 
-_OTHER_FORM = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+OTHER_FORM = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """The exceptions of reading JSON that has another form than what was written."""
 
 
@@ -320,7 +320,7 @@ def reading(folder: Path) -> Generator[None]:
         yield
     except ArbiterError:
         raise
-    except _OTHER_FORM as error:
+    except OTHER_FORM as error:
         raise ConfigurationError(
             f"the files of the run {folder} are not as it wrote them: {describe(error)}. Start a new run."
         ) from None
@@ -434,11 +434,14 @@ class Journal:
             if is_due:
                 os.fsync(self._file.fileno())
         except OSError as error:
-            raise OSError(
-                error.errno,
-                f"the journal of the run {self.folder.name} cannot be written: {error.strerror or error}. "
-                f"What it has so far stays; go on with --resume {self.folder.name}",
-            ) from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> OSError:
+        return OSError(
+            error.errno,
+            f"the journal of the run {self.folder.name} cannot be written: {error.strerror or error}. "
+            f"What it has so far stays; go on with --resume {self.folder.name}",
+        )
 
     def answer(self, line: Mapping[str, Any], nodes: NodeRuns | None = None) -> None:
         """Write the answer of the target, after the node runs of its case if there are some: a case that has an
@@ -457,8 +460,13 @@ class Journal:
             return text
         blob = hashlib.sha256(data).hexdigest()
         place = self.folder / "blobs" / blob
-        place.parent.mkdir(exist_ok=True)
-        place.write_bytes(data)
+        try:
+            # An answer that has the same blob keeps it, also if the disk is full or the process is killed.
+            if not place.exists() or place.stat().st_size != len(data):
+                place.parent.mkdir(exist_ok=True)
+                place.write_bytes(data)
+        except OSError as error:
+            raise self._unwritable(error) from error
         return compact({name: value for name, value in body.items() if name != large} | {"blob": blob})
 
     def scores(self, case_id: str, repeat: int, by: str, scores: Sequence[Score]) -> None:
@@ -619,10 +627,14 @@ def runs_in(folder: Path = FOLDER) -> list[Path]:
 
 
 def runs_of(suite: str | None, folder: Path = FOLDER) -> Iterator[Path]:
-    """The folders of the runs of a suite (None: of all), newest first."""
+    """The folders of the runs of a suite (None: of all), newest first. A run that cannot be read is reported, and hides
+    no other."""
     for run in reversed(runs_in(folder)):
-        if suite is None or _head(run).get("suite") == suite:
-            yield run
+        try:
+            if suite is None or _head(run).get("suite") == suite:
+                yield run
+        except ConfigurationError as error:
+            warnings.warn(f"{error} The run is left out.", ArbiterWarning, stacklevel=2)
 
 
 def run_folder(name: str, folder: Path = FOLDER, *, suite: str | None = None) -> Path:

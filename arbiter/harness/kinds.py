@@ -12,7 +12,7 @@ from arbiter._constitution.documents import PackModel, explain
 from arbiter._values.versions import hash_of, version_from
 from arbiter.errors import ConfigurationError, ParameterError, nearest
 from arbiter.evaluators import JudgeEvaluator
-from arbiter.harness.canonical import is_mapping
+from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.cases import Order
 from arbiter.harness.dimensions import DIMENSIONS, DimensionScorer, RowName
 from arbiter.harness.expectations import Check, condition, contains, equals, fits_schema, matches, ran
@@ -140,7 +140,7 @@ def _compared(entry: _About, check: Callable[[Any], Check]) -> Callable[[CaseRun
 
 
 def _contained(expected: Any) -> Check:
-    return contains(expected if isinstance(expected, list) else str(expected))  # pyright: ignore[reportUnknownArgumentType]
+    return contains([*map(str, expected)] if is_list(expected) else str(expected))
 
 
 def _amount(entry: _Amount, of: Callable[[CaseRun], float | None]) -> Callable[[CaseRun], Any]:

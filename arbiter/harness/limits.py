@@ -89,9 +89,10 @@ class Budget:
             ("seconds", limits.seconds, seconds),
         ):
             if limit is not None and used >= limit:
-                return f"limits.{name} is {limit:,g}, and {round(used, 1):,} are used"
+                return f"limits.{name} is {limit:,.15g}, and {round(used, 1):,} are used"
         if limits.usd is not None and spent.usd is not None and spent.usd >= limits.usd:
-            return f"limits.usd is {limits.usd:g}, and {spent.usd:.2f} are used"
+            shown = f"{spent.usd:.2f}" if spent.usd >= 1 else f"{spent.usd:.3g}"
+            return f"limits.usd is {limits.usd:,.15g}, and {shown} are used"
         return self.unenforceable
 
     @property

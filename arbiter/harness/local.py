@@ -21,6 +21,8 @@ _QUICK = 0.0002
 """Seconds. Cases whose calls take less run on one thread: switching between threads would cost more than it
 saves."""
 _SAMPLE = 20
+_SLOW = _SAMPLE * _QUICK
+"""Seconds. A case whose calls take longer ends that at once: the others would wait for it."""
 _LOOK = 1.0
 """The most seconds between two looks of the supervisor: Windows keeps Ctrl-C waiting until the next one."""
 _SOON = 0.001
@@ -178,7 +180,7 @@ class _Workers:
     def _awaited(self, awaitable: Any, call: Call) -> Any:
         future = self._loop.submit(_contained(awaitable))
         try:
-            return future.result(call.seconds)
+            return future.result(None if call.seconds is None else min(call.seconds, threading.TIMEOUT_MAX))
         except _EndedError as ended:
             raise ended.error from None
         except FutureTimeout:
@@ -199,8 +201,8 @@ class _Workers:
         """Note the time of a case. True if this worker ends, because cases are quick and another worker goes on."""
         self._took.append(me.took)
         self._cases += 1
-        if self._cases % _SAMPLE == 0:
-            quick, before = median(self._took) < _QUICK, self._quick
+        if self._cases % _SAMPLE == 0 or me.took > _SLOW:
+            quick, before = me.took <= _SLOW and median(self._took) < _QUICK, self._quick
             self._quick = quick
             if before and not quick:
                 for _ in range(self.most - len(self._alive)):

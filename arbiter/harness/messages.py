@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -96,7 +97,7 @@ class _Read:
         ]
 
     def end(self) -> datetime | None:
-        return self.messages[-1].at + INSTANT if self.messages else None
+        return _after(self.messages[-1].at if self.messages else None)
 
 
 class JsonlMessages(_Read):
@@ -143,15 +144,23 @@ def _message(data: Any) -> Message:
 
 def moment(given: Any) -> datetime:
     """An aware time, in UTC. Raises `ValueError` for a text that is none, or that has no offset."""
-    try:
+    with suppress(
+        OverflowError, TypeError, ValueError
+    ):  # as of 0001-01-01T00:00:00+01:00, which is none in UTC
         at = given if isinstance(given, datetime) else datetime.fromisoformat(given)
-    except (TypeError, ValueError):
-        at = None
-    if at is None or at.tzinfo is None:
-        raise ValueError(
-            f"at: expected a time with an offset, such as 2026-11-23T09:00:00Z, got {given!r:.60}"
-        )
-    return at.astimezone(UTC)
+        if at.tzinfo is not None:
+            return at.astimezone(UTC)
+    raise ValueError(f"at: expected a time with an offset, such as 2026-11-23T09:00:00Z, got {given!r:.60}")
+
+
+def _after(newest: datetime | None) -> datetime | None:
+    """The moment after the newest message; None if there is none."""
+    try:
+        return None if newest is None else newest + INSTANT
+    except OverflowError:
+        raise ConfigurationError(
+            f"messages: the newest one is of {newest}, after which there is no time. Correct its time."
+        ) from None
 
 
 class StoreMessages:
@@ -194,7 +203,7 @@ class StoreMessages:
         return max((found.at for found in self._store.messages()), default=None)
 
     def end(self) -> datetime | None:
-        return None if self._newest is None else self._newest + INSTANT
+        return _after(self._newest)
 
 
 def _named(message: AIMessage, thread: str) -> str:

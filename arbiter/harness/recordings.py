@@ -23,13 +23,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from weakref import finalize
 
+from arbiter._values.states import is_whole
 from arbiter._values.versions import hash_of
 from arbiter.errors import ArbiterWarning
-from arbiter.harness.canonical import is_mapping
+from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.identity import changes_between
+from arbiter.harness.results import Status
 from arbiter.harness.writing import locked, why_unwritable, write_whole
 from arbiter.models import JudgeReply, JudgeRequest, RecordingError, is_judgement, judgement_of, reply_of
 from arbiter.redaction import found_in
@@ -482,8 +484,20 @@ def _check(file: str, line: Any) -> None:
     ]
     if not all(map(is_mapping, parts)):
         raise ValueError("a line whose target, answer or details are no JSON object")
+    key, case, repeat = (found[name] for name in ("key", "case", "repeat"))
+    if not (isinstance(key, str) and isinstance(case, str) and is_whole(repeat, least=0)):
+        raise ValueError("a line whose key or case is no text, or whose repeat is no number")
+    if file == "answers.jsonl":
+        _check_answer(found["answer"])
     if file != "answers.jsonl" and not is_judgement(found):
         raise ValueError("a judgement without a value")
+
+
+def _check_answer(answer: Mapping[str, Any]) -> None:
+    usage, scores = answer.get("usage", {}), answer.get("evaluations", [])
+    is_whole_answer = answer.get("status") in get_args(Status) and is_mapping(usage) and is_list(scores)
+    if not (is_whole_answer and all(map(is_mapping, (*usage.values(), *scores)))):
+        raise ValueError("an answer without a status, or with a usage or evaluations of another form")
 
 
 def _today() -> str:

@@ -89,8 +89,12 @@ class Session:
         progress: Callable[[Session], None] | None = None,
         kept: Mapping[tuple[str, int], Kept] | None = None,
         tape: Tape | None = None,
+        number: int = 1,
     ) -> None:
         self.run_id = run_id
+        self.threads = run_id if number == 1 else f"{run_id}.{number}"
+        """The beginning of the LangGraph threads of cases. A case that is run again, in a session of a higher `number`,
+        does not find the state and the history that its first try left in a checkpointer."""
         self.cases = cases
         self.target = target
         self.limits = limits
@@ -155,7 +159,7 @@ class Session:
         self.journal = wire
 
         def spent(thread_id: str, purse: str, model: str, amount: Spent, running: int) -> None:
-            case_id, _, repeat = thread_id.removeprefix(f"{self.run_id}:").rpartition(":")
+            case_id, _, repeat = thread_id.removeprefix(f"{self.threads}:").rpartition(":")
             wire.spent(case_id, int(repeat), purse, model, amount, running)
 
         self.judging.usage.kept = spent
@@ -267,7 +271,10 @@ class Session:
                 scores += known
             if kept is None and self._tape is not None:
                 self._tape.keep(case, repeat, answer)
-            self.finish(at, self._result(done, output, scores, thread_id), last)
+            result = self._result(done, output, scores, thread_id)
+            if not is_new and kept is not None and kept.answer is not None:  # it ran in an earlier session
+                result = replace(result, thread_id=kept.answer["thread_id"])
+            self.finish(at, result, last)
         finally:
             self.judging.end(thread_id)
             self.leave()
@@ -458,7 +465,7 @@ class Session:
         return [found for case, repeat in left if (found := self.used(self.thread_id(case, repeat)))]
 
     def thread_id(self, case: Case, repeat: int) -> str:
-        return f"{self.run_id}:{case.id}:{repeat}"
+        return f"{self.threads}:{case.id}:{repeat}"
 
     def finish(self, at: int, result: CaseResult, last: tuple[str, Sequence[Score]] | None = None) -> None:
         """Keep a result, and write that its case is done, after the scores of its last source."""

@@ -27,7 +27,16 @@ from arbiter.harness.cache import Answers, Cache, CacheMode
 from arbiter.harness.cases import Case, Selection, checked_cases
 from arbiter.harness.gate import GateSettings, covers
 from arbiter.harness.identity import Identity, changes_between
-from arbiter.harness.journal import FOLDER, Kept, Written, plain_fields, run_folder, runs_of
+from arbiter.harness.journal import (
+    FOLDER,
+    OTHER_FORM,
+    Kept,
+    Written,
+    plain_fields,
+    reading,
+    run_folder,
+    runs_of,
+)
 from arbiter.harness.judging import Judging
 from arbiter.harness.kinds import made_of_entry, refuse_unused
 from arbiter.harness.limits import Limits
@@ -226,11 +235,7 @@ class Suite:
                     "the mode 'synthetic' is for agents that answer prompts; see target.agents."
                 )
             scorers = [scorer.seeded(self.seed).asking(judging) for scorer in self.judges]
-            self._refuse_useless_votes(judging)
-            if self.cache == "judge" and not judging.judges:
-                raise ConfigurationError(
-                    "cache is 'judge', and no row of the suite asks a judge. Leave cache out."
-                )
+            self._refuse_useless(measured, judging, is_cached=cache is not None)
             self._refuse_unknown_rows(measured)
             if isinstance(measured, GraphTarget):
                 judging.count(measured.queues)
@@ -241,24 +246,20 @@ class Suite:
             if isinstance(baseline, str | Path):
                 head["baseline"] = str(baseline)  # in place of that of the gate, wherever the report is shown
             if written is not None:
-                self._refuse_other(written, head, retry_errors)
+                with reading(written.folder):
+                    self._refuse_other(written, head, retry_errors)
             if before is not None and folder is not None:
                 head["captured"] = before.captured_at.isoformat()
                 mine = None if written is None else written.folder.name
                 others = (run for run in runs_of(self.name, Path(folder)) if run.name != mine)
                 options["moved"] = _has_moved(head["captured"], others)
-            if cache is not None and self.cache == "all" and not measured.is_recorded:
-                raise ConfigurationError(
-                    f"cache is 'all', and the target is {measured.name}: only the answers of graphs are kept, because "
-                    "nothing shows when those of others are outdated. Use 'judge', or say target.record: true."
-                )
             if taped is not None:
                 taped.rows_in_answers = frozenset(each.name for each in measured.evaluators)
             tape = _tape(taped, cache if self.cache == "all" else None, measured, judging)
             if taped is not None and (tape is not None or judging.judges):
                 taped.refuse_none()  # a function without judges needs none
             session = Session(
-                _run_id() if written is None else str(written.head["run_id"]),
+                _run_id() if written is None else written.folder.name,
                 cases,
                 measured,
                 scorers,
@@ -268,6 +269,7 @@ class Suite:
                 judging=judging,
                 tape=tape,
                 kept={} if written is None else _kept(written, retry_errors, mode, tape, judging),
+                number=1 if written is None else written.sessions + 1,
             )
             if tape is not None:
                 tape.check(session.todo)
@@ -282,7 +284,17 @@ class Suite:
             is_whole=len(cases) == len(self.cases),
         )
 
-    def _refuse_useless_votes(self, judging: Judging) -> None:
+    def _refuse_useless(self, target: Target, judging: Judging, *, is_cached: bool = True) -> None:
+        """Refuse a cache, and votes, that would have no effect."""
+        if self.cache == "judge" and not judging.judges:
+            raise ConfigurationError(
+                "cache is 'judge', and no row of the suite asks a judge. Leave cache out."
+            )
+        if is_cached and self.cache == "all" and not target.is_recorded:
+            raise ConfigurationError(
+                f"cache is 'all', and the target is {target.name}: only the answers of graphs are kept, because "
+                "nothing shows when those of others are outdated. Use 'judge', or say target.record: true."
+            )
         if self.votes is None or self.votes == 1:
             return
         if not judging.judges:
@@ -388,6 +400,7 @@ class Suite:
         target = self._target(None, None, judging)
         for scorer in self.judges:
             scorer.asking(judging)
+        self._refuse_useless(target, judging)
         self._refuse_unknown_rows(target)
         if isinstance(target, OutputsTarget):
             target.check(self.cases)
@@ -462,9 +475,9 @@ def _has_moved(captured: str, runs: Iterator[Path]) -> bool:
             if before == captured:
                 return False
             report = json.loads((run / "report.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # it was killed
+            return bool(report["comparison"]["exit_code"] == 0)
+        except (OSError, *OTHER_FORM):  # it was killed
             return False
-        return bool(report["comparison"]["exit_code"] == 0)
     return False
 
 

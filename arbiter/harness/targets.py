@@ -467,7 +467,8 @@ class TargetFile:
             found = load_object(self.function, "function")
             if not callable(found) or isinstance(found, Pregel) or _takes_nothing(found):
                 raise ConfigurationError(
-                    f"{self.function} is {found!r:.80}; expected a function of the input. A graph is `graph`."
+                    f"{self.function} is {found!r:.80}; expected a function of the input, with a parameter "
+                    "that has no default. A graph is `graph`."
                 )
             files = (_code_at(self.function) if self.record else {}) | file_hashes(".", self.watch)
             target = target_of(
@@ -583,7 +584,7 @@ def _compiled(make: Callable[[], Any]) -> Callable[[], Any]:
         if not isinstance(made, Pregel):
             raise ConfigurationError(
                 f"{_name_of(make)}() returned {made!r:.80}; expected a graph. A target that is called with the input "
-                "needs a parameter for it."
+                "needs a parameter for it, without a default."
             )
         return cast(Any, made)
 

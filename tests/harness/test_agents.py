@@ -507,6 +507,19 @@ def test_messages_of_checkpoints_have_the_time_of_the_first_checkpoint_that_has_
     assert JsonlMessages("none.jsonl").path == Path("none.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("0001-01-01T00:00:00+05:00", "messages.jsonl:1: at: expected a time with an offset"),
+        ("9999-12-31T23:59:59.999999Z", "the newest one is of 9999-12-31 .*, after which there is no time"),
+    ],
+)
+def test_a_time_at_the_end_of_the_calendar_is_refused(project: Path, at: str, said: str) -> None:
+    (project / "messages.jsonl").write_text(json.dumps({"agent": "ilka", "text": "Hi", "at": at}))
+    with pytest.raises(ConfigurationError, match=said):
+        JsonlMessages("messages.jsonl").end()
+
+
 @pytest.mark.lengthy
 def test_messages_of_a_ledger_are_those_that_node_runs_returned(crew: Path) -> None:
     def speak(state: MessagesState) -> dict[str, Any]:

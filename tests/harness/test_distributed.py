@@ -292,6 +292,8 @@ def test_a_killed_worker_loses_nothing_and_buys_nothing_twice(project: Path, clu
     assert [result.status for result in report.results] == ["completed"] * 6
     spent = bought()
     assert spent.pop("answer 3") == 2  # its worker died before it answered
+    assert report.results[3].thread_id == f"{report.run_id}-1:{report.results[3].case_id}:0"
+    assert report.results[0].thread_id == f"{report.run_id}:{report.results[0].case_id}:0"
     assert set(spent.values()) == {1}
     assert (project / "judge-died").exists()
     assert report.usage["judge"].calls == 12

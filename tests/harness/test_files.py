@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import yaml
 
 from arbiter import ConfigurationError
 from arbiter.errors import PackError
-from arbiter.harness import Case, load_suite
+from arbiter.harness import Case, Suite, load_suite
 from arbiter.harness.case_files import load_cases
 from arbiter.harness.files import suite_schema
 from tests.scripted import Scripted
@@ -168,6 +169,16 @@ FILES = {
     ',4,,"[""x"", {""y"": null}]",,,,,,\r\n'
     'five,5,,,"{""contains"": ""5""}",,,,,\r\n',
 }
+
+
+def test_a_json_file_of_many_cases_is_read_once(project: Path) -> None:
+    """To count the lines before each case from the beginning took a minute."""
+    many = [{"input": {"n": n, "text": "x" * 500}} for n in range(10_000)]
+    (project / "many.json").write_text(json.dumps(many, indent=0))
+    begun = time.process_time()
+    found = load_cases("many.json")
+    assert time.process_time() - begun < 8
+    assert found[-1].source == f"many.json:{2 + 6 * 9_999}"
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -577,6 +588,17 @@ def test_built_in_scorers(files: Path, scorer: dict[str, Any], value: float) -> 
     report = load_suite("suite.yaml").run()
     assert report.rows["mine"].mean == value
     assert report.rows["mine"].version
+
+
+def test_an_output_that_contains_numbers_can_be_expected_by_numbers() -> None:
+    """In a list, as one alone."""
+
+    def answer(given: int) -> str:
+        return "5 days"
+
+    cases = [Case("one", 1, expected=5), Case("two", 2, expected=[5, "days"]), Case("three", 3, expected=[6])]
+    report = Suite("x", cases, scorers=[{"name": "has", "use": "contains"}]).run(answer)
+    assert [result.value("has") for result in report.results] == [1.0, 1.0, 0.0]
 
 
 def test_a_case_without_an_expected_answer_is_no_failure(files: Path) -> None:

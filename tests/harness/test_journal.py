@@ -14,8 +14,10 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 
-from arbiter import ArbiterWarning, ConfigurationError
+from arbiter import ArbiterOS, ArbiterWarning, ConfigurationError
 from arbiter.errors import PackError
 from arbiter.harness import Case, CaseRun, Limits, Report, Suite, runs
 from arbiter.harness.journal import Journal, Summary, run_folder, runs_in, summary_of
@@ -188,6 +190,32 @@ def test_large_outputs_are_files() -> None:
     assert without_timing(load_report(run_folder("last"))) == without_timing(whole)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="sets a limit of Unix")
+def test_a_full_disk_takes_no_answer_that_was_kept() -> None:
+    """The second case has the large output of the first one, and the third another one."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    full = [30_000]
+
+    def large(given: int) -> str:
+        if given == 1 and full:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (full.pop(), hard))
+        return ("y" if given == 2 else "x") * 100_000
+
+    large.__dict__["version"] = "1"
+    suite = Suite("large", CASES[:3], limits=Limits(concurrency=1))
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(OSError, match=r"the journal of the run .* go on with --resume"):
+            suite.run(large)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert [len(result.output) for result in load_report(run_folder("last")).results] == [100_000] * 2
+    assert [len(result.output) for result in suite.run(large, resume="last").results] == [100_000] * 3
+
+
 @pytest.mark.parametrize(("text", "blobs"), [("é" * 40_000, 1), ("e" * 40_000, 0)], ids=["80 KB", "40 KB"])
 def test_an_output_is_large_by_its_bytes(text: str, blobs: int) -> None:
     def answer(given: int) -> str:
@@ -285,6 +313,23 @@ def test_a_head_of_another_form_names_its_run(change: dict[str, Any] | None) -> 
     path.write_text(DEEP if change is None else json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ConfigurationError, match=path.parent.name):
         load_report(path.parent)
+
+
+@pytest.mark.parametrize("lost", ["identity", "mode", "run_id"])
+def test_a_run_whose_head_lacks_a_part_goes_on_or_is_named(lost: str) -> None:
+    SUITE.run(answer)
+    cut("case", 2)
+    path = run_folder("last") / "run.json"
+    head = json.loads(path.read_text())
+    del head[lost]
+    path.write_text(json.dumps(head))
+    if lost == "run_id":  # is that of the folder
+        assert SUITE.run(answer, resume="last").run_id == path.parent.name
+        return
+    with pytest.raises(
+        ConfigurationError, match=f"{path.parent.name} are not as it wrote them: KeyError: '{lost}'"
+    ):
+        SUITE.run(answer, resume="last")
 
 
 def other(run: CaseRun) -> float:
@@ -416,6 +461,92 @@ def test_errors_are_tried_again_on_request() -> None:
         "failed",
         "completed",
     ]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("keeps", ["a checkpointer", "a governed graph"])
+def test_a_case_that_is_run_again_finds_nothing_of_its_first_try(keeps: str, is_async: bool) -> None:
+    """Neither its state, in a checkpointer that lasts, nor its history, in the ArbiterOS of the user."""
+    broken = [True]
+
+    def plan(state: Any) -> dict[str, Any]:
+        return {"log": ["plan"]}
+
+    def write(state: Any) -> dict[str, Any]:
+        if broken[0]:
+            raise ValueError("boom")
+        return {"log": ["write"]}
+
+    async def awrite(state: Any) -> dict[str, Any]:
+        return write(state)
+
+    awrite.__name__ = "write"
+    arbiter_os = ArbiterOS()
+    graph = chain(plan, awrite if is_async else write, checkpointer=Lasting())
+    options: Any = {}
+    if keeps == "a governed graph":
+        graph, options = arbiter_os.govern(graph), {"arbiter_os": arbiter_os}
+    suite = Suite("again", [Case("a", {"log": []}, expect={"nodes": ["plan", "write"]})])
+    first = suite.run(graph, **options).results[0]
+    broken.clear()
+    broken.append(False)
+    second = suite.run(graph, resume="last", retry_errors=True, **options)
+    [result] = second.results
+    assert (first.status, result.status) == ("failed", "completed")
+    assert result.output["log"] == ["plan", "write"]
+    assert result.passed
+    assert first.thread_id == f"{second.run_id}:a:0" != result.thread_id
+
+
+class Lasting(BaseCheckpointSaver[str]):
+    """Keeps threads, as a database does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = InMemorySaver()
+
+    def __getattribute__(self, name: str) -> Any:
+        kept = ("get_tuple", "aget_tuple", "list", "alist", "put", "aput", "put_writes", "aput_writes")
+        return (
+            getattr(super().__getattribute__("inner"), name)
+            if name in kept
+            else super().__getattribute__(name)
+        )
+
+
+def test_an_answer_that_is_judged_after_a_kill_names_the_thread_on_which_it_ran() -> None:
+    SUITE.run(answer)
+    cut("answer", 2)
+    resumed = SUITE.run(answer, resume="last")
+    assert [result.thread_id for result in resumed.results][:3] == [
+        f"{resumed.run_id}:case-0:0",
+        f"{resumed.run_id}:case-1:0",
+        f"{resumed.run_id}.2:case-2:0",
+    ]
+    assert load_report(run_folder("last")).results[1].thread_id == resumed.results[1].thread_id
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"v": 2}'])
+def test_a_run_that_cannot_be_read_hides_no_other(project: Path, text: str) -> None:
+    SUITE.run(answer).save_baseline("numbers.json")
+    cut("case", 2)
+    broken = project / ".arbiter/evals/99999999-broken"
+    broken.mkdir()
+    (broken / "run.json").write_text(text)
+    with pytest.warns(ArbiterWarning, match=r"99999999-broken.run\.json .*The run is left out"):
+        assert SUITE.run(answer, resume="last").sessions == 2
+    with pytest.warns(ArbiterWarning, match="The run is left out"):
+        assert SUITE.run(answer, baseline="numbers.json").comparison.exit_code == 0
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"comparison": null}'])
+def test_a_report_of_another_form_stops_no_later_run(project: Path, text: str) -> None:
+    SUITE.run(answer).save_baseline("numbers.json")
+    SUITE.run(answer, baseline="numbers.json")
+    (run_folder("last") / "report.json").write_text(text)
+    other = json.loads((project / "numbers.json").read_text()) | {"capturedAt": "2020-01-01T00:00:00Z"}
+    (project / "numbers.json").write_text(json.dumps(other))
+    assert SUITE.run(answer, baseline="numbers.json").comparison.exit_code == 0
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_first_case(project: Path) -> None:

@@ -295,6 +295,14 @@ def test_budget_names_the_limit_that_is_reached() -> None:
     assert "tokens is 11, and 11 are used" in (budget(tokens=11) or "")
     assert "calls" in (budget(calls=1) or "")
     assert "usd is 3, and 3.00 are used" in (budget(usd=3.0) or "")
+    spent.add("judge", "m", usage(0, 2_000_123), thread_id="t")
+    assert "tokens is 2,000,000, and 2,000,134 are used" in (budget(tokens=2_000_000) or "")
+
+
+def test_a_budget_of_tenths_of_a_cent_is_reported_in_tenths_of_a_cent() -> None:
+    spent = Usage(prices={"m": {"input": 1.0, "output": 1.0}})
+    spent.add("judge", "m", usage(2_000, 0), thread_id="t")
+    assert "usd is 0.001, and 0.002 are used" in (Budget(Limits(usd=0.001), spent).exhausted or "")
 
 
 def no_package(name: str) -> None:

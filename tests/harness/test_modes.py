@@ -807,6 +807,32 @@ def test_lines_of_another_format_stay_until_they_are_recorded_again() -> None:
     assert recorded(suite()) == [1, 1]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": []},
+        {"case": None},
+        {"answer": {}},
+        {"answer": {"status": "done"}},
+        {"answer": {"status": "completed", "evaluations": 5}},
+        {"answer": {"status": "completed", "usage": {"m": 5}}},
+    ],
+)
+def test_a_recording_of_another_form_is_named_and_recorded_again(change: dict[str, Any]) -> None:
+    suite().run(graph(Spy("plan")), mode="record")
+    answers = Path("recordings/recorded/answers.jsonl")
+    whole = answers.read_text()
+    first, second = whole.splitlines()
+    answers.write_text(f"{json.dumps(json.loads(first) | change)}\n{second}\n")
+    with pytest.raises(
+        RecordingError, match=r"answers.jsonl:1: expected a recording, got an? .* Record again"
+    ):
+        suite().run(graph(Spy("plan")), mode="mock")
+    with pytest.warns(ArbiterWarning, match="what it was about is asked again"):
+        suite().run(graph(Spy("plan")), mode="record")
+    assert answers.read_text() == whole
+
+
 def test_nothing_recorded_is_no_pass() -> None:
     with pytest.raises(RecordingError, match="there are no recordings in"):
         suite().run(graph(Spy("plan")), mode="mock")

@@ -21,7 +21,9 @@ from rich.console import Console
 
 from arbiter import ArbiterOS, ConfigurationError, History, PolicyChecker, Verdict
 from arbiter.harness import Case, CaseRun, Limits, Report, Score, Selection, Suite, limits, local, running
+from arbiter.harness.journal import run_folder
 from arbiter.harness.reports import junit
+from arbiter.harness.reports.report import load_report
 from arbiter.instructions import GENERATE
 from tests.support import MODES, PATIENCE, Chat, Check, Judge, Route, Spy, State, chain, good, until
 
@@ -51,6 +53,10 @@ def same(given: Any) -> Any:
 
 def text() -> str:
     return "text"
+
+
+def text_or(given: str = "text") -> str:
+    return given
 
 
 def parts(given: Any) -> Iterator[Any]:
@@ -402,6 +408,9 @@ def test_an_object_that_is_not_a_suite_is_refused(change: dict[str, Any], said: 
         ({"input": "x" * 1_000_001}, "expected at most 1,000,000"),
         ({"expect": {"completed": True}}, "Did you mean 'completes'"),
         ({"repeats": 0}, "repeats is 0"),
+        ({"input": 10**5_000}, "input has a number of more than 4,300 digits"),
+        ({"tags": None}, "case 'a': tags is None; expected texts"),
+        ({"tags": ("smoke", 1)}, "case 'a': tags is .*; expected texts"),
     ],
 )
 def test_an_object_that_is_not_a_case_is_refused(given: dict[str, Any], said: str) -> None:
@@ -410,12 +419,31 @@ def test_an_object_that_is_not_a_case_is_refused(given: dict[str, Any], said: st
         make(**{"id": "a", "input": 1, **given})
 
 
+def test_cases_with_an_empty_cluster_are_no_cluster() -> None:
+    """As in a file that has the key for all its cases, and a value for some."""
+    cases = [Case(name, name, cluster=cluster) for name, cluster in [("a", ""), ("b", ""), ("c", None)]]
+    report = Suite("s", cases, scorers={"right": lambda run: True}).run(len)
+    assert report.rows["right"].n == 3
+    assert load_report(run_folder("last")).rows["right"].n == 3
+
+
+@pytest.mark.parametrize("expected", [b"\xff", object(), {1, 2}])
+def test_an_output_of_any_type_can_be_expected(expected: Any) -> None:
+    def answer(given: int) -> Any:
+        return expected
+
+    suite = Suite("s", [Case("a", 1, expect={"equals": expected})])
+    assert suite.run(answer).rows["completed"].mean == 1
+    assert load_report(run_folder("last")).results[0].passed
+
+
 @pytest.mark.parametrize(
     ("target", "said"),
     [
         (None, "has no target"),
         (7, "the target is 7"),
         (pow, "expected one, the input of a case"),
+        (text_or, "needs a parameter for it, without a default"),
         (dict, "the target is"),
         (text, "expected a graph"),
         (parts, "the target parts is a generator"),
@@ -904,6 +932,47 @@ def test_no_case_starts_after_the_time_of_the_run(monkeypatch: pytest.MonkeyPatc
     reason = "limits.seconds is 0.15, and 0.2 are used"
     assert (report.reached, report.comparison.undecided[0]) == (reason, reason)
     assert junit.render(report).count(f'<skipped message="{reason}" />') == 4
+
+
+@pytest.mark.lengthy
+def test_slow_cases_after_quick_ones_run_at_once() -> None:
+    """As where most answers are recorded already."""
+    together = threading.Barrier(8, timeout=PATIENCE)
+
+    def target(given: int) -> int:
+        if given >= 40:
+            time.sleep(0.05)
+        if given >= 42:
+            together.wait()
+        return given
+
+    suite = Suite("mixed", [Case(str(n), n) for n in range(50)], limits=Limits(concurrency=8))
+    assert {result.status for result in suite.run(target).results} == {"completed"}
+
+
+@MODES
+def test_a_timeout_may_be_longer_than_a_thread_can_wait(mode: str) -> None:
+    async def right(run: CaseRun) -> bool:
+        return True
+
+    limits = Limits(case_timeout=1e10, score_timeout=1e10, run_timeout=1e10)
+    suite = Suite("s", [Case("a", 1)], scorers={"right": right}, limits=limits)
+    assert ran(suite, same, mode=mode).rows["right"].mean == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"votes": 3}, "votes is 3, and no row of the suite asks a judge"),
+        ({"cache": "judge"}, "cache is 'judge', and no row of the suite asks a judge"),
+        ({"cache": "all"}, "cache is 'all', and the target is function same"),
+    ],
+)
+def test_lint_refuses_what_a_run_refuses(change: dict[str, Any], said: str) -> None:
+    suite = replace(Suite("s", [Case("a", 1)], scorers={"right": lambda run: True}, target=same), **change)
+    for refuse in (suite.lint, suite.run):
+        with pytest.raises(ConfigurationError, match=said):
+            refuse()
 
 
 @pytest.mark.lengthy

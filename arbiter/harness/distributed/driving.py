@@ -219,9 +219,11 @@ class _Crew:
         while len(self.running) < limit and (places := self._claimed()):
             todo = [self._place(at) for at in places]
             known = {place: self._known(place) for place in todo}
+            died, threads = max(self.strikes[at] for at in places), self.session.threads
             task = Task(
                 id=uuid4().hex,
                 places=places,
+                threads=f"{threads}-{died}" if died else threads,
                 kept={place: each.kept for place, each in known.items() if each.kept.answer is not None},
                 judgements={key: line for each in known.values() for key, line in each.judgements.items()},
                 seconds=self.session.time_left,

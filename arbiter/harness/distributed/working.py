@@ -52,6 +52,8 @@ class Task:
 
     id: str
     places: Sequence[int]
+    threads: str
+    """The beginning of the LangGraph threads of its cases: others than those of a worker that died."""
     kept: Mapping[tuple[str, int], Kept]
     judgements: Mapping[tuple[str, str], Mapping[str, Any]]
     """By their key and the case."""
@@ -77,6 +79,7 @@ def work(errand: Errand, task: Task, desk: Any) -> int:
     """Run and judge the cases. Returns the number of calls that were left behind."""
     place = _place(errand)
     session, place.answers.desk = place.session, desk
+    session.threads = task.threads
     wire = _Wire(desk, is_alone=len(task.places) == 1)
     judging = session.judging
     judging.kept, judging.known = wire.judgement, task.judgements
