@@ -14,7 +14,7 @@ from arbiter._constitution.documents import PackModel, explain, path_of
 from arbiter._values.copies import jsonable
 from arbiter._values.states import is_whole
 from arbiter.errors import ConfigurationError, nearest
-from arbiter.harness.canonical import canonical, digest, is_mapping
+from arbiter.harness.canonical import canonical, digest, is_mapping, plain_copy
 
 _ID = re.compile(r"[\w.:-]{1,200}")
 MAX_INPUT = 1_000_000
@@ -116,6 +116,9 @@ class Case:
         problem = input_problem(self.input)
         if problem is not None:
             raise ConfigurationError(f"{self._place(given)}: input{problem}")
+        object.__setattr__(
+            self, "input", plain_copy(self.input)
+        )  # the caller may change it for the next case
         if given in ("", None):
             object.__setattr__(self, "id", digest(self.input)[:12])
         elif not isinstance(given, str) or not _ID.fullmatch(given):

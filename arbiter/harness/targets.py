@@ -12,12 +12,14 @@ import inspect
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import AsyncGeneratorType, GeneratorType, MappingProxyType
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -269,13 +271,20 @@ class GraphTarget(Target):
         """Register an evaluator of the suite; with the user's `ArbiterOS`, for the run alone."""
         if self._is_own:
             arbiter_os.add_evaluator(evaluator)
-        elif evaluator not in arbiter_os.evaluators:
-            if (reader := _reader_of(evaluator.name, arbiter_os)) is not None:
-                raise ConfigurationError(
-                    f"{reader!r} reads the results of {evaluator.name!r}, which the suite has for its run alone. "
-                    f"Register it: arbiter_os.add_evaluator(...), and name it in the suite: {evaluator.name!r}."
-                )
-            arbiter_os.add_evaluator(evaluator)
+            return
+        with _lent_lock:
+            lent = _lent.setdefault(arbiter_os, Counter())
+            is_known = evaluator in arbiter_os.evaluators
+            if is_known and not lent[evaluator.name]:
+                return  # the user's own
+            if not is_known:
+                if (reader := _reader_of(evaluator.name, arbiter_os)) is not None:
+                    raise ConfigurationError(
+                        f"{reader!r} reads the results of {evaluator.name!r}, which the suite has for its run alone. "
+                        f"Register it: arbiter_os.add_evaluator(...), and name it in the suite: {evaluator.name!r}."
+                    )
+                arbiter_os.add_evaluator(evaluator)
+            lent[evaluator.name] += 1
             self._added.append(evaluator.name)
 
     def _governed(self, original: Any) -> Any:
@@ -288,10 +297,13 @@ class GraphTarget(Target):
 
     def close(self) -> None:
         """Take the evaluators of the suite from the `ArbiterOS` again, which may be the user's."""
-        for name in reversed(self._added):  # one that another reads was added before it
+        while self._added:
+            name = self._added.pop()  # one that another reads was added before it
             assert self._arbiter_os is not None
-            self._arbiter_os.remove_evaluator(name)
-        self._added.clear()
+            with _lent_lock:
+                _lent[self._arbiter_os][name] -= 1
+                if not _lent[self._arbiter_os][name]:
+                    self._arbiter_os.remove_evaluator(name)
 
     @property
     def evaluators(self) -> Sequence[NodeEvaluator]:
@@ -399,6 +411,9 @@ class GraphTarget(Target):
 
 
 _CODE = "the code of its nodes"
+_lent: WeakKeyDictionary[ArbiterOS, Counter[str]] = WeakKeyDictionary()
+"""The runs that use an evaluator which one of them registered, by its name. The last of them takes it away."""
+_lent_lock = threading.Lock()
 
 
 def _reader_of(evaluator: str, arbiter_os: ArbiterOS) -> Contract | None:

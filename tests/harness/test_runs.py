@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import signal
@@ -13,14 +14,14 @@ from typing import Any
 import pytest
 
 from arbiter import ArbiterOS, ConfigurationError
-from arbiter.harness import Case, CaseRun, GateSettings, Suite
+from arbiter.harness import Case, CaseRun, GateSettings, Limits, Report, Suite
 from arbiter.harness.case_files import load_cases
 from arbiter.harness.files import load_suite
 from arbiter.harness.journal import run_folder
 from arbiter.harness.reports.report import load_report
 from arbiter.routers import EvaluationRouter
 from tests.harness.test_eval_command import Said
-from tests.support import Check, Judge, Spy, chain, until
+from tests.support import Check, Judge, Spy, chain, good, until
 
 APP = """
 import os, time
@@ -118,6 +119,31 @@ def test_a_run_that_is_refused_leaves_no_evaluator_behind() -> None:
     suite = Suite("refused", [case], evaluators=[Judge("tone", lambda _: 1.0)])
     with pytest.raises(ConfigurationError, match="nowhere"):
         suite.run(chain(Spy("write")), arbiter_os=arbiter_os)
+    assert arbiter_os.evaluators == ()
+
+
+async def test_a_run_leaves_its_evaluators_to_another_one_that_has_them() -> None:
+    """Two suites with one evaluator are measured at once, on the graph of one ArbiterOS."""
+    first_is_done = asyncio.Event()
+
+    async def wait(state: Any) -> dict[str, Any]:
+        if "second" in state["log"]:
+            await first_is_done.wait()
+        return {"log": ["wait"]}
+
+    arbiter_os = ArbiterOS()
+    graph = arbiter_os.govern(chain(wait))
+    judge = Judge("good", good)
+
+    def measured(name: str) -> asyncio.Future[Report]:
+        cases = [Case(f"{name}-{number}", {"log": [name]}) for number in range(2)]
+        suite = Suite(name, cases, evaluators=[judge], limits=Limits(concurrency=1))
+        return asyncio.ensure_future(suite.arun(graph, arbiter_os=arbiter_os))
+
+    first, second = measured("first"), measured("second")
+    assert (await first).rows["good"].outcomes == {"scored": 2}
+    first_is_done.set()
+    assert (await second).rows["good"].outcomes == {"scored": 2}
     assert arbiter_os.evaluators == ()
 
 

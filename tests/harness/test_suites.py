@@ -419,6 +419,18 @@ def test_an_object_that_is_not_a_case_is_refused(given: dict[str, Any], said: st
         make(**{"id": "a", "input": 1, **given})
 
 
+def test_a_case_keeps_the_input_that_it_was_made_with() -> None:
+    asked: dict[str, Any] = {"tags": []}
+    cases: list[Case] = []
+    for number in range(3):
+        asked["n"] = number
+        asked["tags"].append(number)
+        cases.append(Case("", asked))
+    report = Suite("s", cases).run(same)
+    assert [result.output["n"] for result in report.results] == [0, 1, 2]
+    assert cases[0].input == {"tags": [0], "n": 0}
+
+
 def test_cases_with_an_empty_cluster_are_no_cluster() -> None:
     """As in a file that has the key for all its cases, and a value for some."""
     cases = [Case(name, name, cluster=cluster) for name, cluster in [("a", ""), ("b", ""), ("c", None)]]
