@@ -528,11 +528,13 @@ def _locked(folder: Path) -> IO[str]:
         return guard
     try:
         fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         guard.seek(0)
         owner = guard.read().strip()
         guard.close()
         raise ConfigurationError(f"the run {folder.name} is in use by process {owner}.") from None
+    except OSError:  # a file system without locks, on which two processes are not kept apart
+        pass
     guard.seek(0)
     guard.truncate()
     guard.write(str(os.getpid()))

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 from itertools import islice
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from langchain_core.runnables import RunnableSequence
@@ -530,7 +531,7 @@ def _retry_after(error: BaseException) -> float | None:
     headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
     try:
         if (text := headers.get("retry-after-ms")) is not None:
-            return max(float(text) / 1_000, 0.0)
+            return max(float(text) / 1_000, 0.0) if isfinite(float(text)) else None
         if (text := headers.get("retry-after")) is None:
             return None
         if str(text).strip().replace(".", "", 1).isdigit():

@@ -230,7 +230,7 @@ class Session:
             if reached:
                 self.reached = reached
                 self.stop("budget")
-        if self.time_left == 0:
+        if self.time_left == 0 and not is_over:  # a running case that it cuts short stops the run, too
             self.stop("run_timeout")
 
     def attend(self, at: int, run: Run) -> Steps:
@@ -470,6 +470,8 @@ class Session:
     def finish(self, at: int, result: CaseResult, last: tuple[str, Sequence[Score]] | None = None) -> None:
         """Keep a result, and write that its case is done, after the scores of its last source."""
         self.results[at] = result
+        if result.error == CUT:
+            self.stop("run_timeout")
         if self.journal is not None:
             self.journal.case(result, last)
         if self._progress is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from time import perf_counter
 from typing import Any
 
 from arbiter._threads.deadlines import start
+from arbiter.errors import ArbiterWarning
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.gate import GateSettings
 from arbiter.harness.journal import Journal, Written
@@ -28,6 +30,7 @@ from arbiter.harness.recordings import Place
 from arbiter.harness.reports.report import Report, of_head
 from arbiter.harness.running import Session
 from arbiter.harness.targets import GraphTarget
+from arbiter.harness.writing import write_whole
 from arbiter.models import RecordingError
 
 
@@ -202,7 +205,15 @@ class Run:
         )
         if self.journal is not None:
             place = self.journal.folder / "report.json"
-            place.write_text(report.to_json(), encoding="utf-8", errors="backslashreplace")
+            try:
+                write_whole(place, report.to_json().encode("utf-8", "backslashreplace").decode())
+            except OSError as error:  # all is done, and the journal has it
+                warnings.warn(
+                    f"{place} cannot be written: {error.strerror or error}. Write it where there is room: "
+                    f"arbiter eval report {session.run_id} --out FILE.",
+                    ArbiterWarning,
+                    stacklevel=3,
+                )
         return report
 
 

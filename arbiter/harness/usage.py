@@ -118,25 +118,27 @@ class Usage:
         thread_id: str = "",
         replayed: bool = False,
     ) -> None:
-        """Count calls of a model. `tokens` is the sum of LangChain's `usage_metadata`; None if one is missing."""
+        """Count calls of a model. `tokens` is the sum of LangChain's `usage_metadata`; None if one is missing. A report
+        that cannot be read counts as none."""
+        try:
+            spent = self._spent_on(model, tokens, calls, replayed=replayed)
+        except (ArithmeticError, TypeError, ValueError):  # such as NaN, or a negative count
+            spent = self._spent_on(model, None, calls, replayed=replayed)
+        self._put(purse, model, thread_id, spent)
+
+    def _spent_on(self, model: str, tokens: Mapping[str, Any] | None, calls: int, *, replayed: bool) -> Spent:
+        """The amount of calls of a model. Raises for a report of tokens that has no numbers of tokens."""
         if replayed:
             count = 0 if tokens is None else _whole(tokens, "input_tokens") + _whole(tokens, "output_tokens")
-            self._put(purse, model, thread_id, Spent(replayed_calls=calls, replayed_tokens=count))
-        elif tokens is None:
-            self._put(purse, model, thread_id, Spent(calls=calls, unknown_calls=calls, usd=None))
-        else:
-            usd = dollars(model, {"input_tokens": 0, "output_tokens": 0, **tokens}, self._prices)
-            self._put(
-                purse,
-                model,
-                thread_id,
-                Spent(
-                    input_tokens=_whole(tokens, "input_tokens"),
-                    output_tokens=_whole(tokens, "output_tokens"),
-                    calls=calls,
-                    usd=usd,
-                ),
-            )
+            return Spent(replayed_calls=calls, replayed_tokens=count)
+        if tokens is None:
+            return Spent(calls=calls, unknown_calls=calls, usd=None)
+        return Spent(
+            input_tokens=_whole(tokens, "input_tokens"),
+            output_tokens=_whole(tokens, "output_tokens"),
+            calls=calls,
+            usd=dollars(model, {"input_tokens": 0, "output_tokens": 0, **tokens}, self._prices),
+        )
 
     def add_reply(
         self, purse: Purse, model: str, reply: JudgeReply, *, thread_id: str = "", replayed: bool = False
@@ -254,7 +256,10 @@ def _sum(amounts: Iterable[Spent | None]) -> Spent:
 
 
 def _whole(tokens: Mapping[str, Any], name: str) -> int:
-    return int(tokens.get(name) or 0)
+    count = int(tokens.get(name) or 0)
+    if count < 0:
+        raise ValueError(f"{name} is {count}")
+    return count
 
 
 class UsageCallback(BaseCallbackHandler):

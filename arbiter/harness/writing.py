@@ -10,7 +10,8 @@ from pathlib import Path
 
 
 def locked(folder: Path) -> Callable[[], None]:
-    """Make a folder, and keep other processes that ask for it out until the result is called.
+    """Make a folder, and keep other processes that ask for it out until the result is called. On a file system without
+    locks, two processes are not kept apart.
 
     Raises `BlockingIOError` if another one has it, and `OSError` if no file can be made in it.
     """
@@ -23,9 +24,11 @@ def locked(folder: Path) -> Callable[[], None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(handle)
         raise
+    except OSError:
+        pass
     return lambda: os.close(handle)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import operator
 import os
@@ -425,6 +426,32 @@ def test_a_run_in_use_names_its_process() -> None:
         fcntl.flock(guard, fcntl.LOCK_EX)
         with pytest.raises(ConfigurationError, match=f"in use by process {os.getpid()}"):
             SUITE.run(answer, resume="last")
+
+
+def test_a_file_system_without_locks_keeps_no_run_from_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some network drives; two processes are not kept apart there."""
+    import fcntl
+
+    def flock(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    SUITE.run(answer)
+    cut("case", 2)
+    assert SUITE.run(answer, resume="last").sessions == 2
+    assert SUITE.run(answer, mode="record").rows["long"].n == len(CASES)
+
+
+def test_a_disk_that_is_full_at_the_end_takes_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(runs, "write_whole", full)
+    with pytest.warns(
+        ArbiterWarning, match=r"report.json cannot be written: No space .*: arbiter eval report"
+    ):
+        report = SUITE.run(answer)
+    assert without_timing(load_report(run_folder("last"))) == without_timing(report)
 
 
 def test_errors_are_tried_again_on_request() -> None:

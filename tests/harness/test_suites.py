@@ -51,6 +51,10 @@ def same(given: Any) -> Any:
     return given
 
 
+async def asame(given: Any) -> Any:
+    return given
+
+
 def text() -> str:
     return "text"
 
@@ -768,6 +772,19 @@ def test_a_run_ends_when_its_own_time_is_over(mode: str) -> None:
     assert report.stopped == "run_timeout"
     assert report.comparison.exit_code == 5
     assert "the time of the run is over" in report.printed()
+
+
+@MODES
+def test_a_run_whose_time_is_over_with_its_last_case_is_finished(mode: str) -> None:
+    """As with a budget that the last case reaches: no case was cut short, and none is left."""
+
+    def slow(run: CaseRun) -> bool:
+        time.sleep(0.3)
+        return True
+
+    suite = Suite("s", [Case("a", 1)], scorers={"slow": slow}, limits=Limits(run_timeout=0.2))
+    report = ran(suite, asame if mode == "async" else same, mode=mode)
+    assert (report.stopped, report.rows["slow"].n, report.comparison.exit_code) == (None, 1, 0)
 
 
 @MODES

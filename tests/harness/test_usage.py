@@ -56,6 +56,22 @@ def test_all_model_calls_of_a_target_are_counted(mode: str) -> None:
     assert spent.total.tokens == 18
 
 
+@pytest.mark.parametrize("prices", [{}, {"m-1": {"input": 1.0, "output": 1.0}}])
+@pytest.mark.parametrize(
+    "tokens", [{"input_tokens": -5}, {"input_tokens": float("nan")}, {"input_tokens": []}]
+)
+def test_a_report_of_tokens_that_cannot_be_read_counts_as_none(tokens: Any, prices: Any) -> None:
+    """The call itself counts: a limit of calls holds."""
+    spent = Usage(prices=prices)
+    reply: Any = says("a")
+    reply.usage_metadata = {**usage(10, 2), **tokens}  # it is not checked here
+    calling(reply, says("b", usage(10, 2))).invoke(
+        {"messages": []}, {"callbacks": [spent.callback("case-1")]}
+    )
+    found = spent.total
+    assert (found.calls, found.unknown_calls, found.tokens, found.usd) == (2, 1, 12, None)
+
+
 def test_purses_models_and_cases_are_kept_apart() -> None:
     spent = Usage(prices={"m": {"input": 1.0, "output": 2.0}})
     spent.add("judge", "m", usage(1_000_000, 0), thread_id="a")
