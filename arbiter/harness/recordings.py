@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -163,7 +164,7 @@ class Recording:
             again = self._again or (known is not None and _has_failed(known, may_fail=may_fail))
             line = self._found(self._answers, key, again)
             if line is None and self.mode == "replay":
-                before = [each for each in self._answers.values() if _place(each) == place]
+                before = self._before(None, place)
                 why = self._changes(before, hash_of(input), target, details)
                 line = self._without(f"the answer to {place}: {why}", before)
             return None if line is None else line["answer"]
@@ -197,11 +198,8 @@ class Recording:
 
         `cases` maps each case × repeat to its input.
         """
-        recorded: dict[Place, list[Line]] = defaultdict(list)
-        for line in self._answers.values():
-            recorded[_place(line)].append(line)
         for place, input in cases.items():
-            before = recorded[place]
+            before = self._before(None, place)
             if answer_key(input, target, place.repeat) in self._answers or (self.allow_stale and before):
                 continue
             why = self._changes(before, hash_of(input), target, details)
@@ -238,9 +236,10 @@ class Recording:
             again = self._again or (known is not None and alone and _has_failed(known))
             line = self._found(self._judgements, asked.key, again)
             if line is None and self.mode == "replay":
-                before = self._earlier(asked)
+                before = self._before(asked.row, asked.place)
                 vote = f", vote {asked.request.vote + 1}" if asked.request.vote else ""
-                why = self._other_votes(before, asked) or _judgement_changes(before, asked)
+                last = before[-1] if before else self._last.get(asked.row)
+                why = self._other_votes(before, asked) or _judgement_changes(last, asked)
                 line = self._without(f"{asked.row} of {asked.place}{vote}: {why}", _alike(before, asked))
             return None if line is None else reply_of(line)
 
@@ -259,11 +258,6 @@ class Recording:
         }
         return reply_of(self._keep("judgements", self._judgements, line))
 
-    def _earlier(self, asked: Asked) -> list[Line]:
-        """The recorded judgements of the row: those of the case × repeat, else all."""
-        of_row = [each for each in self._judgements.values() if each["row"] == asked.row]
-        return [each for each in of_row if _place(each) == asked.place] or of_row
-
     def _other_votes(self, before: Sequence[Line], asked: Asked) -> str:
         """A sentence about the votes of the same question that were recorded; "" if there are none."""
         keys = {
@@ -276,6 +270,22 @@ class Recording:
         return f"only votes {', '.join(votes)} were recorded" if votes else ""
 
     # The whole
+
+    def _before(self, row: str | None, place: Place) -> Sequence[Line]:
+        """What a replay has of a case × repeat: the judgements of a row, or its answers."""
+        return self._by_place.get((row, place), ())
+
+    @cached_property
+    def _by_place(self) -> Mapping[tuple[str | None, Place], list[Line]]:
+        found: dict[tuple[str | None, Place], list[Line]] = defaultdict(list)
+        for line in (*self._answers.values(), *self._judgements.values()):
+            found[line.get("row"), _place(line)].append(line)
+        return dict(found)
+
+    @cached_property
+    def _last(self) -> Mapping[str, Line]:
+        """The last judgement of each row."""
+        return {line["row"]: line for line in self._judgements.values()}
 
     def check(self, *, strict: bool = False) -> None:
         """Raise `RecordingError` with all questions that had no valid recording; if `strict`, also for
@@ -495,9 +505,9 @@ def _check(file: str, line: Any) -> None:
 
 def _check_answer(answer: Mapping[str, Any]) -> None:
     usage, scores = answer.get("usage", {}), answer.get("evaluations", [])
-    is_whole_answer = answer.get("status") in get_args(Status) and is_mapping(usage) and is_list(scores)
-    if not (is_whole_answer and all(map(is_mapping, (*usage.values(), *scores)))):
-        raise ValueError("an answer without a status, or with a usage or evaluations of another form")
+    is_known = answer.get("status", "completed") in get_args(Status) and is_mapping(usage) and is_list(scores)
+    if not (is_known and all(map(is_mapping, (*usage.values(), *scores)))):
+        raise ValueError("an answer whose status, usage or evaluations have another form")
 
 
 def _today() -> str:
@@ -558,10 +568,9 @@ def _has_failed(line: Line, *, may_fail: bool = False) -> bool:
 # What changed -------------------------------------------------------------------------------------
 
 
-def _judgement_changes(before: Sequence[Line], asked: Asked) -> str:
-    if not before:
+def _judgement_changes(last: Line | None, asked: Asked) -> str:
+    if last is None:
         return "nothing was recorded for it"
-    last = before[-1]
     then, now = last["judge"], asked.judge
     changes = [
         f"the {name} of its judge changed from {then.get(name)!r} to {now.get(name)!r}"

@@ -566,6 +566,37 @@ def test_all_missing_answers_are_named_also_where_outdated_ones_are_taken() -> N
     assert len(list(Path(".arbiter/evals").glob("*/journal.jsonl"))) == 1  # nothing has run but the recording
 
 
+KIND = {"name": "kind", "use": "judge", "rubric": "It is kind.", "judge": "main"}
+
+
+def judged(count: int, rubric: str = "It is kind.") -> Suite:
+    cases = [Case(f"case-{number}", number) for number in range(count)]
+    return Suite("judged", cases, scorers=[{**KIND, "rubric": rubric}], models={"main": model(GRADE)})
+
+
+def test_the_judgement_of_one_case_is_no_outdated_one_of_another() -> None:
+    judged(2).run(itself, mode="record")
+    stale = Recording("recordings/judged", allow_stale=True)
+    with pytest.raises(RecordingError, match=r"(?s)1 recording is missing.*kind of case-2 "):
+        judged(3, "It is short.").run(itself, mode="mock", recordings=stale)
+    assert len(stale.outdated) == 2
+
+
+def test_outdated_judgements_are_read_once_and_not_for_each_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged(50).run(itself, mode="record")
+    made: list[Place] = []
+
+    class Counted(Place):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr("arbiter.harness.recordings.Place", Counted)
+    with pytest.raises(RecordingError, match="50 recordings are missing or stale"):
+        judged(50, "It is short.").run(itself, mode="mock")
+    assert 50 <= len(made) < 500
+
+
 @pytest.mark.parametrize("target", [graph(Spy("plan")), itself])
 def test_a_replay_that_goes_on_knows_the_recordings_of_its_first_session(target: Any) -> None:
     """All are used, which `strict` asks for, and the report is that of a replay that was never stopped."""
@@ -812,7 +843,6 @@ def test_lines_of_another_format_stay_until_they_are_recorded_again() -> None:
     [
         {"key": []},
         {"case": None},
-        {"answer": {}},
         {"answer": {"status": "done"}},
         {"answer": {"status": "completed", "evaluations": 5}},
         {"answer": {"status": "completed", "usage": {"m": 5}}},
