@@ -136,13 +136,13 @@ _SMALL = 1 << 63
 _PLAIN = frozenset({type(None), bool})
 
 
-def jsonable(value: Any, models: Callable[[Any], Any] | None = None) -> Any:
-    """Plain JSON-able data of at most `MAX_VALUES` values; values without a JSON form become text. Never
+def jsonable(value: Any, models: Callable[[Any], Any] | None = None, *, most: float = MAX_VALUES) -> Any:
+    """Plain JSON-able data of at most `most` values; values without a JSON form become text. Never
     raises. `models` returns what stands for an object with fields, in place of its `model_dump()`.
     """
     if type(value) is str and value.isascii():  # as most outputs and expected answers
         return value
-    return Exporter(models)(value)
+    return Exporter(models, most)(value)
 
 
 def _fields_of(model: Any) -> Any:
@@ -161,15 +161,16 @@ def unboxed(value: Any) -> Any:
 class Exporter:
     """Exports one value after the other, each as `jsonable` does."""
 
-    __slots__ = ("_around", "_left", "_models")
+    __slots__ = ("_around", "_left", "_models", "_most")
 
-    def __init__(self, models: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, models: Callable[[Any], Any] | None = None, most: float = MAX_VALUES) -> None:
         self._models = models or _fields_of
-        self._left = 0
+        self._most = most
+        self._left = most
         self._around: set[int] = set()
 
     def __call__(self, value: Any) -> Any:
-        self._left = MAX_VALUES
+        self._left = self._most
         return self.of(value, 0)
 
     def of(self, value: Any, depth: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
 
@@ -83,7 +84,11 @@ class Expect(PackModel):
 def _plain(expect: Expect) -> dict[str, Any]:
     """What is given, as JSON-able data. `equals` may be of any type, as the output is."""
     found = expect.model_dump(mode="json", exclude_unset=True, exclude={"equals"})
-    return found | {"equals": jsonable(expect.equals)} if "equals" in expect.model_fields_set else found
+    return (
+        found | {"equals": jsonable(expect.equals, most=inf)}
+        if "equals" in expect.model_fields_set
+        else found
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +196,7 @@ class Case:
     @property
     def digest(self) -> str:
         """The hash of what the case asks: its input and what is expected."""
-        asked = {"input": self.input, "expected": jsonable(self.expected)}
+        asked = {"input": self.input, "expected": jsonable(self.expected, most=inf)}
         if isinstance(self.expect, Expect):
             asked["expect"] = _plain(self.expect)
         return digest(asked)

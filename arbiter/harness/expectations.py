@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, TypeAlias, cast
 
 import jsonschema
 from jsonschema.validators import validator_for
 
 from arbiter._conditions import Condition
-from arbiter._values.copies import jsonable
+from arbiter._values.copies import MAX_VALUES, jsonable
 from arbiter.errors import ConditionError, ConfigurationError, nearest
-from arbiter.harness.canonical import text_of
+from arbiter.harness.canonical import canonical, text_of
 from arbiter.harness.cases import Case
 from arbiter.harness.results import CaseRun
 from arbiter.harness.scores import Score
@@ -137,7 +138,7 @@ def _short(value: Any) -> str:
 
 def equals(expected: Any) -> Check:
     def check(run: CaseRun) -> str | None:
-        if run.output == expected or jsonable(run.output) == jsonable(expected):
+        if run.output == expected or _is_same(run.output, expected):
             return None
         wanted, found = _short(expected), _short(run.output)
         if wanted == found:  # such as "5" and 5; a cell of a CSV file is a text
@@ -148,6 +149,13 @@ def equals(expected: Any) -> Check:
         return f"expected {wanted}, got {found}"
 
     return check
+
+
+def _is_same(output: Any, expected: Any) -> bool:
+    """True if both have the same JSON form, whose end counts as its beginning does."""
+    whole = jsonable(expected, most=inf)
+    values = len(canonical(whole))  # or fewer
+    return bool(jsonable(output, most=max(values, MAX_VALUES)) == whole)
 
 
 def contains(wanted: str | Sequence[str]) -> Check:

@@ -443,6 +443,18 @@ def test_cases_with_an_empty_cluster_are_no_cluster() -> None:
     assert load_report(run_folder("last")).rows["right"].n == 3
 
 
+def test_all_of_a_long_answer_is_expected() -> None:
+    """Also what reports leave out of it."""
+    whole = list(range(100_010))
+    other = [*whole[:-1], -1]
+    cases = [Case("a", 1, expected=whole, expect={"equals": whole})]
+    suite = Suite("s", cases, scorers=[{"name": "same", "use": "equals"}])
+    for answer, passed in ((tuple(whole), True), (other, False)):
+        report = suite.run({"a": answer}, folder=None)
+        assert [score.passed for score in report.results[0].scores] == [passed, passed]
+    assert Case("a", 1, expected=other).digest != cases[0].digest
+
+
 @pytest.mark.parametrize("expected", [b"\xff", object(), {1, 2}])
 def test_an_output_of_any_type_can_be_expected(expected: Any) -> None:
     def answer(given: int) -> Any:
