@@ -176,7 +176,11 @@ def test_a_run_of_that_fails_is_reported_and_blocks_nothing(repository: SqlRepos
         scored({}), HARD, Speaker("A."), personas=[JIM], repository=repository, run_of=run_of
     )
     assert texts(run(app, hello())) == ["Hello.", "A."]
-    expected = "run_of failed: ZeroDivisionError" if wrong == "raises" else "did not store this: ValueError"
+    expected = (
+        "run_of failed: ZeroDivisionError"
+        if wrong == "raises"
+        else "did not store this: StoreError: run_id: expected the uuid"
+    )
     assert expected in gate.actions[0].problem
     assert len(rows(repository, "SELECT * FROM correction_logs")) == (1 if wrong == "raises" else 0)
 
