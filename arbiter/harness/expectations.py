@@ -16,7 +16,7 @@ from arbiter.errors import ConditionError, ConfigurationError, nearest
 from arbiter.harness.canonical import canonical, text_of
 from arbiter.harness.cases import Case
 from arbiter.harness.results import CaseRun
-from arbiter.harness.scores import Score
+from arbiter.harness.scores import Score, failed
 from arbiter.harness.trajectories import chosen, mismatch, node_steps, problem_in, tool_steps
 
 Check: TypeAlias = Callable[[CaseRun], str | None]
@@ -102,6 +102,10 @@ def _assertion(name: str, check: Check, key: str, run: CaseRun) -> Score:
         fault = check(run)
     except ConditionError as error:
         return Score(name, outcome="error", reason=str(error))
+    except (
+        Exception
+    ) as error:  # such as a schema that refers to nothing, or an array, which equals nothing as a whole
+        return failed(name, error)
     return Score(name, 1.0, True) if fault is None else Score(name, 0.0, False, reason=fault)
 
 
@@ -195,13 +199,18 @@ def fits_schema(schema: Mapping[str, Any]) -> Check:
 
     def check(run: CaseRun) -> str | None:
         output = jsonable(run.output)
+        read = output
         if isinstance(output, str):
             try:
-                output = json.loads(output)
+                read = json.loads(output)
             except (ValueError, RecursionError):
                 pass  # a text, which the schema may allow
-        error = next(iter(validator.iter_errors(output)), None)
-        return None if error is None else f"{error.json_path}: {error.message}"[:500]
+        error = next(iter(validator.iter_errors(read)), None)
+        # "1234" and "true" are texts, too. What most schemas say of objects and lists, they say of no text.
+        is_text = not isinstance(read, dict | list) or schema.get("type") == "string"
+        if error is None or (is_text and validator.is_valid(output)):
+            return None
+        return f"{error.json_path}: {error.message}"[:500]
 
     return check
 

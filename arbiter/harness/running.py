@@ -242,6 +242,7 @@ class Session:
             kept = self._tape.answer(case, repeat)
         thread_id = self.thread_id(case, repeat)
         self.judging.begin(thread_id, Place(case.id, repeat))
+        self.target.begin(thread_id)
         try:
             done = None if kept is None else self._answered(case, repeat, kept, thread_id, replayed=is_new)
             if done is None:
@@ -276,6 +277,7 @@ class Session:
                 result = replace(result, thread_id=kept.answer["thread_id"])
             self.finish(at, result, last)
         finally:
+            self.target.end(thread_id)
             self.judging.end(thread_id)
             self.leave()
 

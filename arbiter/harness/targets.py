@@ -91,6 +91,12 @@ class Target:
         """A hash of what is measured, as far as it is known: the rules, the files, the code of a function."""
         return version_of(dict(self.parts()))
 
+    def begin(self, thread_id: str) -> None:
+        """A case begins on that thread."""
+
+    def end(self, thread_id: str) -> None:
+        """The case on that thread is done."""
+
     def history(self, thread_id: str) -> RunHistory | None:
         """The history of that thread; None if it has no nodes."""
         return None
@@ -244,7 +250,7 @@ class GraphTarget(Target):
 
     def _governor(self, graph: Any, given: ArbiterOS | None) -> ArbiterOS | None:
         if facts_channel_of(graph) is None:
-            return ArbiterOS() if given is None else given
+            return ArbiterOS(keep=None) if given is None else given
         if given is not None:
             given.govern(graph)  # raises if another ArbiterOS governs it
         return given
@@ -392,6 +398,12 @@ class GraphTarget(Target):
         code = code_behind(self._first)
         return version_of(code), named_parts(code)
 
+    def begin(self, thread_id: str) -> None:
+        self._core.recorder.hold(thread_id)
+
+    def end(self, thread_id: str) -> None:
+        self._core.recorder.release(thread_id, forget=self._is_own)
+
     def history(self, thread_id: str) -> RunHistory | None:
         return self._core.recorder.of_thread(thread_id)
 
@@ -501,7 +513,7 @@ class TargetFile:
                     "the suite names a constitution, and run() got an ArbiterOS. Load the constitution into it."
                 )
             import_from_here()
-            arbiter_os = ArbiterOS()
+            arbiter_os = ArbiterOS(keep=None)
             with warnings.catch_warnings():
                 # A model or prefix may be meant for the suite's own evaluators and scorers.
                 warnings.filterwarnings("ignore", "(models|allow) has", ArbiterWarning)

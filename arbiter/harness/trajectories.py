@@ -50,7 +50,7 @@ def _visit_of(record: Record) -> dict[str, Any]:
         found["instruction"] = record.instruction.qualified
     if record.status != "completed":
         found["status"] = record.status
-    if record.output and (tools := [*_tools(record.output)]):
+    if record.output and (tools := _tools(record)):
         found["tools"] = tools
     if record.redirected_to is not None:
         found["redirected_to"] = record.redirected_to
@@ -65,15 +65,28 @@ def _path_of(record: Record) -> str:
     return "/".join([*outer, record.node])
 
 
-def _tools(output: Mapping[str, Any]) -> Iterator[str]:
-    """The names of the tools that the messages of an output call."""
-    for value in output.values():
+def _tools(record: Record) -> list[str]:
+    """The names of the tools that the messages of an output call. Messages that the node was given, and returns with
+    its own, are no calls of it."""
+    calling = [*_calling(record.output)]
+    given = {id: calls for id, calls in _calling(record.input) if id is not None} if calling else {}
+    return [
+        str(call["name"])
+        for id, calls in calling
+        if id is None or given.get(id) != calls
+        for call in calls
+        if is_mapping(call) and "name" in call
+    ]
+
+
+def _calling(state: Mapping[str, Any]) -> Iterator[tuple[str | None, list[Any]]]:
+    """The id and the calls of each message in a state that calls tools."""
+    for value in state.values():
         parts: list[Any] = value if is_list(value) else [value]
         for part in parts:
             calls: object = getattr(part, "tool_calls", None)
-            for call in calls if is_list(calls) else ():
-                if is_mapping(call) and "name" in call:
-                    yield str(call["name"])
+            if is_list(calls) and calls:
+                yield getattr(part, "id", None), calls
 
 
 def trajectory_of(visits: Visits) -> Trajectory:
@@ -109,8 +122,14 @@ def node_steps(trajectory: Trajectory, expected: Sequence[Any]) -> _Steps:
 
 
 def tool_steps(trajectory: Trajectory) -> _Steps:
-    """The calls of tools, message by message."""
-    return [[(tool, None) for tool in visit.tools] for step in trajectory for visit in step if visit.tools]
+    """The calls of tools, message by message. Those in a subgraph are no calls of the node that is the subgraph."""
+    opened = {visit.node.rpartition("/")[0] for step in trajectory for visit in step}
+    return [
+        [(tool, None) for tool in visit.tools]
+        for step in trajectory
+        for visit in step
+        if visit.tools and visit.node not in opened
+    ]
 
 
 def mismatch(how: str, expected: Sequence[Any], steps: _Steps) -> str | None:
@@ -141,27 +160,30 @@ def _fits(wanted: Any, found: tuple[str, str | None]) -> bool:
     return bool(found[0] == wanted)
 
 
-def _assigned(wanted: Sequence[Any], found: Sequence[tuple[str, str | None]]) -> list[int] | None:
-    """Which of `found` each of `wanted` gets, each at most once; None if one gets none (augmenting paths)."""
+def _fit(wanted: Sequence[Any], found: Sequence[tuple[str, str | None]]) -> bool:
+    """Whether each of `wanted` gets one of `found` for itself (augmenting paths)."""
+    names = [one for one in wanted if isinstance(one, str)]
+    if Counter(names) - Counter(name for name, _ in found):
+        return False
+    if len(names) == len(wanted):
+        return True
     taken: dict[int, int] = {}
 
     def place(at: int, seen: set[int]) -> bool:
-        for number, each in enumerate(found):
-            if number not in seen and _fits(wanted[at], each):
+        fitting = [number for number, each in enumerate(found) if _fits(wanted[at], each)]
+        for number in sorted(fitting, key=taken.__contains__):  # those that are free first
+            if number not in seen:
                 seen.add(number)
                 if number not in taken or place(taken[number], seen):
                     taken[number] = at
                     return True
         return False
 
-    if not all(place(at, set()) for at in range(len(wanted))):
-        return None
-    by_wanted = {at: number for number, at in taken.items()}
-    return [by_wanted[at] for at in range(len(wanted))]
+    return all(place(at, set()) for at in range(len(wanted)))
 
 
 def _matching(wanted: Sequence[Any], found: Sequence[tuple[str, str | None]]) -> str | None:
-    if len(wanted) == len(found) and _assigned(wanted, found) is not None:
+    if len(wanted) == len(found) and _fit(wanted, found):
         return None
     return f"expected {_shown(wanted)}, ran {_ran(found)}"
 
@@ -186,10 +208,9 @@ def _subset(wanted: Sequence[Any], found: Sequence[tuple[str, str | None]]) -> s
 def _superset(wanted: Sequence[Sequence[Any]], steps: _Steps) -> str | None:
     at = 0
     for step in steps:
-        left = list(step)
+        first = at
         # Branches of one superstep have no order, so one step may have what several elements name.
-        while at < len(wanted) and (taken := _assigned(wanted[at], left)) is not None:
-            left = [each for number, each in enumerate(left) if number not in taken]
+        while at < len(wanted) and _fit([one for each in wanted[first : at + 1] for one in each], step):
             at += 1
     if at == len(wanted):
         return None

@@ -429,6 +429,8 @@ class Recorder:
         self.keep_threads: float = inf if keep_threads is None else keep_threads
         self._lock = new_lock()
         self._threads: OrderedDict[str, ThreadLog] = OrderedDict()
+        self._held: set[str] = set()
+        """Threads that somebody reads when they are done: they are not forgotten before."""
         self._functional: OrderedDict[tuple[str | None, str], Run] = OrderedDict()
         self.latest: Run | None = None
         """The run that began last."""
@@ -452,14 +454,28 @@ class Recorder:
             log = self._threads.get(thread_id)
             if log is None:
                 log = self._threads[thread_id] = ThreadLog(thread_id, self.keep)
-                if len(self._threads) > self.keep_threads:
-                    _, forgotten = self._threads.popitem(last=False)
+                if len(self._threads) > self.keep_threads + len(self._held):
+                    oldest = next(each for each in self._threads if each not in self._held)
+                    forgotten = self._threads.pop(oldest)
                     self._forgotten = True
             else:
                 self._threads.move_to_end(thread_id)
         if forgotten is not None:
             forgotten.let_go()
         return log
+
+    def hold(self, thread_id: str) -> None:
+        """Keep a thread until it is released, however many others run meanwhile."""
+        with self._lock:
+            self._held.add(thread_id)
+
+    def release(self, thread_id: str, *, forget: bool) -> None:
+        """Let a thread be forgotten as any other, or `forget` it now."""
+        with self._lock:
+            self._held.discard(thread_id)
+            log = self._threads.pop(thread_id, None) if forget else None
+        if log is not None:
+            log.let_go()
 
     def run_for(self, past: Past, first: FirstTask) -> tuple[Run, Sequence[RunFact], Sequence[RunFact]]:
         """The run of an execution, and the facts of its past and of finished siblings that had no record here."""

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, StateGraph
-from langgraph.types import interrupt
+from langgraph.types import Send, interrupt
 from rich.console import Console
 
 from arbiter import ArbiterOS, ConfigurationError, History, PolicyChecker, Verdict
@@ -543,6 +543,55 @@ def test_assertions(expect: dict[str, Any], passed: bool) -> None:
     (score,) = Suite("capitals", [case]).run(capital).results[0].scores
     assert (score.name, score.passed) == (f"expect.{next(iter(expect))}", passed)
     assert bool(score.reason) != passed
+
+
+class Vector:
+    """Several numbers, as numpy and pandas have them: a comparison gives no truth value."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value of an array is ambiguous")
+
+
+@pytest.mark.parametrize(
+    ("expect", "output", "said"),
+    [
+        ({"equals": [1, 2]}, Vector(), "the truth value of an array is ambiguous"),
+        ({"json_schema": {"$ref": "#/$defs/order"}}, {}, "'/$defs/order' does not exist"),
+        ({"json_schema": {"$ref": "#"}}, {}, "RecursionError"),
+    ],
+)
+def test_an_expectation_that_cannot_be_checked_is_an_error_of_its_case(
+    expect: Any, output: Any, said: str
+) -> None:
+    suite = Suite("errors", [Case("a", 1, expect=expect), Case("b", 2)])
+    first, second = suite.run({"a": output, "b": output}, folder=None).results
+    (score,) = first.scores
+    assert (score.outcome, first.passed, second.passed) == ("error", False, True)
+    assert said in score.reason
+
+
+@pytest.mark.parametrize(
+    ("schema", "output", "passed"),
+    [
+        ({"type": "string", "pattern": "^[0-9]{4}$"}, "1234", True),
+        ({"type": "string", "pattern": "^[0-9]{4}$"}, "12345", False),
+        ({"enum": ["true", "unknown"]}, "true", True),
+        ({"type": "string", "minLength": 2}, "[1]", True),
+        ({"type": "integer"}, "1234", True),
+        ({"required": ["total"]}, '{"sum": 5}', False),
+    ],
+)
+def test_a_text_that_reads_as_json_is_also_a_text(schema: Any, output: str, passed: bool) -> None:
+    suite = Suite("texts", [Case("a", output, expect={"json_schema": schema})])
+    assert suite.run(same, folder=None).results[0].passed == passed
+
+
+def test_long_outputs_are_compared_to_their_ends() -> None:
+    """A report shows the first 100,000 values."""
+    expected = [0] * 100_001
+    suite = Suite("long", [Case("a", 1, expect={"equals": expected})])
+    assert suite.run({"a": tuple(expected)}, folder=None).results[0].passed
+    assert not suite.run({"a": [*expected[1:], 1]}, folder=None).results[0].passed
 
 
 @pytest.mark.parametrize(
@@ -1110,6 +1159,38 @@ def test_instructions_can_be_expected_in_place_of_nodes() -> None:
     expect = {"nodes": ["plan", {"instruction": "GENERATE"}]}
     (result,) = Suite("graph", [Case("a", {"log": []}, expect=expect)]).run(graph).results
     assert result.passed
+
+
+def test_a_case_that_takes_long_keeps_its_node_runs_while_many_others_run() -> None:
+    quick: list[Any] = []
+
+    def plan(state: Any) -> State:
+        if state["log"]:
+            quick.append(state)
+        else:
+            until(lambda: len(quick) >= 6)
+        return {"log": ["plan"]}
+
+    cases = [Case(f"c{n}", {"log": ["x"] * n}, expect={"nodes": ["plan", "write"]}) for n in range(7)]
+    graph = ArbiterOS(keep_threads=2).govern(chain(plan, Spy("write")))
+    report = Suite("graph", cases, limits=Limits(concurrency=2)).run(graph, folder=None)
+    assert [result.passed for result in report.results] == [True] * 7
+
+
+def test_a_case_keeps_all_of_its_node_runs() -> None:
+    """An `ArbiterOS` keeps 1,000 of a thread unless it is told otherwise."""
+
+    def many(state: State) -> list[Send]:
+        return [Send("work", state)] * 1_001
+
+    builder: Any = StateGraph(State)
+    builder.add_node("plan", Spy("plan"))
+    builder.add_node("work", Spy("work"))
+    builder.add_edge(START, "plan")
+    builder.add_conditional_edges("plan", many, ["work"])
+    expect = {"nodes": ["plan", {"all": ["work"] * 1_001}]}
+    report = Suite("graph", [Case("a", {"log": []}, expect=expect)]).run(builder, folder=None)
+    assert report.results[0].passed
 
 
 def test_a_builder_is_compiled() -> None:

@@ -10,7 +10,9 @@ from langchain_core.messages import AIMessage
 from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy
 
+from arbiter import ArbiterOS
 from arbiter.harness import Case, Suite
+from arbiter.instructions import GENERATE
 from tests.support import Chat, Spy, State, chain
 
 
@@ -125,3 +127,29 @@ def test_calls_of_tools(tools: Any, passed: bool) -> None:
 
     suite = Suite("tools", [Case("x", {"messages": []}, expect={"tools": tools})])
     assert suite.run(chain(first, second, state=Chat)).results[0].passed == passed
+
+
+def test_messages_that_a_node_passes_on_are_no_calls_of_it() -> None:
+    """Those of a subgraph, and those that it was given."""
+    call: Any = {"name": "search", "args": {}, "id": "1"}
+
+    def model(state: Chat) -> Any:
+        return {"messages": [AIMessage("", tool_calls=[call])]}
+
+    def trim(state: Any) -> Any:
+        return {"messages": state["messages"]}
+
+    builder: Any = StateGraph(Chat)
+    builder.add_node("agent", chain(model, state=Chat))
+    builder.add_node("trim", trim)
+    builder.add_edge(START, "agent")
+    builder.add_edge("agent", "trim")
+    suite = Suite("tools", [Case("x", {"messages": ["Hello"]}, expect={"tools": ["search"]})])
+    assert suite.run(builder).results[0].passed
+
+
+def test_branches_of_a_superstep_may_be_named_in_any_order() -> None:
+    """Also if an instruction that comes first fits the node that is named after it."""
+    graph = ArbiterOS().govern(fan(), {"a": GENERATE, "b": GENERATE})
+    for nodes in ([{"instruction": "GENERATE"}, "a", "join"], ["a", {"instruction": "GENERATE"}, "join"]):
+        assert passes(graph, nodes={"superset": nodes})
