@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,15 @@ def calibrate(
     judged = run.rows.get(row)
     if judged is None:
         raise ConfigurationError(
-            f"the scorer {row!r} gives several scores; only a scorer of one can be calibrated."
+            f"the scorer {row!r} gives several scores, or labels; only a scorer of one score can be calibrated."
         )
     check_pass_at(pass_at, judged.scale)
     low, high = judged.scale if found.are_scores else NINE
+    if not isfinite(high - low):
+        raise ConfigurationError(
+            f"the scorer {row!r} has a scale without an end, and labels that are scores end at 9. Label its outputs "
+            "with pass or fail."
+        )
 
     def on_nine(score: float) -> float:
         return (score - low) * 9 / (high - low)

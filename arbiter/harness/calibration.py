@@ -288,10 +288,11 @@ class Calibration:
             raise ConfigurationError("\n".join(problems)) from None
         human = [True] * (found.tp + found.fn) + [False] * (found.fp + found.tn)
         judge = [True] * found.tp + [False] * found.fn + [True] * found.fp + [False] * found.tn
-        expected = kappa(human, judge) if human else None
+        fits = len(human) == len(judge) == found.n and min(found.tp, found.fn, found.fp, found.tn) >= 0
+        expected = kappa(human, judge) if human and fits else None
         given = found.kappa.value if found.kappa else None
         same = given == expected if None in (given, expected) else abs((given or 0) - (expected or 0)) < 1e-6
-        if len(human) != found.n or not same:
+        if not (fits and same and math.isfinite(found.pass_at)):
             problem = "n or kappa does not fit the table. A calibration is measured, not edited"
             raise ConfigurationError(f"{path}: {problem}.")
         return found

@@ -64,6 +64,7 @@ def read_labels(path: str | Path) -> Labels:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{file}: cannot be read: {error}.") from None
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # an output may be long
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     mistakes: list[PackMistake] = []
     found: dict[str, Labelled] = {}
@@ -143,7 +144,9 @@ def _wrong_columns(names: Sequence[str]) -> Iterator[str]:
     for name in _NEEDED:
         if name not in names:
             yield f"the column {name!r} is missing. Columns: {', '.join(names) or 'none'}.{nearest(name, names)}"
-    for name in names:
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            yield f"the column {name!r} stands there twice."
         if name not in (*COLUMNS, SCORE):
             yield f"labels have no column {name!r}. Columns: {', '.join(COLUMNS)}.{nearest(name, COLUMNS)}"
 
@@ -156,6 +159,6 @@ def _label(row: Mapping[Any, Any]) -> tuple[int | None, str]:
     text = (row["label"] or "").strip().lower()
     if text in _PASS:
         return _PASS[text], ""
-    if text.isdecimal() and int(text) <= 9:
+    if text.isdecimal() and len(text) < 10 and int(text) <= 9:
         return int(text), ""
     return None, f"the label is {row['label']!r:.40}; expected a whole number from 0 to 9, or pass or fail."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,16 @@ def test_shares_are_stretched_for_labels_that_are_scores(tmp_path: Path) -> None
     found = calibrate(suite(share), file, row="polite", pass_at=0.7)
     assert (found.tp, found.tn, found.exact) == (1, 1, 1.0)
     assert found.pass_at == pytest.approx(6.3)
+
+
+def test_a_count_is_not_compared_with_labels_that_are_scores(tmp_path: Path) -> None:
+    def words(run: CaseRun) -> Score:
+        return Score("", len(run.output.split()), scale=(0, math.inf))
+
+    file = tmp_path / "labels.csv"
+    file.write_text("id,output,label\na,Yes,8\nb,No,2\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="'polite' has a scale without an end"):
+        calibrate(suite(words), file, row="polite", pass_at=1)
 
 
 def test_a_row_that_is_no_scorer_is_refused(labels: Path) -> None:

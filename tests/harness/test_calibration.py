@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections.abc import Callable
@@ -272,7 +273,12 @@ def test_a_calibration_is_read_as_it_was_written_and_not_if_it_was_edited(tmp_pa
     found.write(file)
     assert Calibration.read(file) == found
     data = json.loads(file.read_text(encoding="utf-8"))
-    for change in ({"kappa": {"value": 0.99, "interval": [0.9, 1.0]}}, {"tp": 59}):
+    for change in (
+        {"kappa": {"value": 0.99, "interval": [0.9, 1.0]}},
+        {"tp": 59},
+        {"tp": -5, "fn": found.tp + found.fn + 5},
+        {"pass_at": math.nan},
+    ):
         file.write_text(json.dumps({**data, **change}), encoding="utf-8")
         with pytest.raises(ConfigurationError, match="A calibration is measured, not edited"):
             Calibration.read(file)
@@ -308,7 +314,7 @@ def test_labels_are_read_from_a_file(tmp_path: Path) -> None:
         ("a", "Yes, of course", {"ada": 8, "bo": 6}, 7),
         ("b", "No", {"ada": 2}, 2),
     ]
-    file.write_text("id,output,label\na,Yes,PASS\nb,No,fail\n", encoding="utf-8")
+    file.write_text(f"id,output,label\na,{'Yes' * 50_000},PASS\nb,No,fail\n", encoding="utf-8")
     assert [each.label for each in read_labels(file).outputs] == [1, 0]
 
 
@@ -339,6 +345,8 @@ def test_all_mistakes_in_labels_are_reported_with_their_lines(tmp_path: Path) ->
         ("id,output,label,labler\na,b,8,c\n", "labels have no column 'labler'."),
         ("id,output,label\n", "has no labels."),
         ("", "the column 'id' is missing. Columns: none."),
+        ("id,output,output,label\na,b,c,8\n", "the column 'output' stands there twice."),
+        (f"id,output,label\na,b,{'9' * 5_000}\n", "expected a whole number from 0 to 9"),
         ('id,output,label\na,"b,8\n', "is not CSV"),
     ],
 )
