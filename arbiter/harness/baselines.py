@@ -33,6 +33,8 @@ FORMAT = 1
 MAX_LOST = 0.1
 """The share of cases that a comparison can lose, or that may be new, gone or changed."""
 _MAX_BYTES = 256 * 2**20
+_ROUNDING = 0.00005
+"""How far a number of a file can be from what was measured."""
 
 
 class BaselineError(ConfigurationError):
@@ -334,7 +336,7 @@ def _edited(name: str, file: _Row, row: Row) -> Iterator[str]:
     """Mistakes that no measurement can have written: the file was edited."""
     low, high = row.scale
     for case, repeats in row.cases.items():
-        if any(value is not None and not low <= value <= high for value in repeats):
+        if any(value is not None and not low - _ROUNDING <= value <= high + _ROUNDING for value in repeats):
             yield f"rows.{name}.cases.{case}: {list(repeats)} is not within the scale {low:g} to {high:g}."
     if (file.mean is None) != (row.mean is None) or abs((file.mean or 0) - (row.mean or 0)) > 2e-4:
         mean = "none" if row.mean is None else f"{row.mean:.4f}"

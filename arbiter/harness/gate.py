@@ -27,7 +27,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from arbiter._values.parameters import Param, problems_of
 from arbiter.errors import ConfigurationError, nearest
@@ -85,6 +85,9 @@ class GateSettings:
     strict: Annotated[bool, Param("an underpowered row is undecided")] = False
 
     def __post_init__(self) -> None:
+        rows: Any = self.rows
+        if hasattr(rows, "__next__"):  # such as a generator, which can be read once
+            object.__setattr__(self, "rows", tuple(rows))
         problems = problems_of(self)
         low, high = self.min_drop, self.max_drop
         if not problems and low is not None and high is not None and low > high:

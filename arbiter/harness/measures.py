@@ -9,6 +9,7 @@ from typing import Any
 
 from arbiter.harness.agents import is_agent
 from arbiter.harness.cases import Case
+from arbiter.harness.identity import of_row
 from arbiter.harness.results import COMPLETED, EXPECT, CaseResult
 from arbiter.harness.rows import Row
 from arbiter.harness.scores import SHARE, Scale, Score, plain_scale, scale_from
@@ -38,8 +39,9 @@ def rows_of(
     """The rows of a run, in the order of `measures`; then `expect`, then `completed`.
 
     A score with `elements`, of an agent, gives the row a value for each of them: what was judged are the cases.
-    A scorer that returned several scores by key has a row for each key. Labels have no row. The assertions of all
-    cases are one row, `expect`, if two cases have any: each of them alone is about too few cases to be compared.
+    A scorer that returned several scores by key has a row for each key, and one for its scores without a key. Labels
+    have no row. The assertions of all cases are one row, `expect`, if two cases have any: each of them alone is about
+    too few cases to be compared.
     """
     results = list(results)
     labels = _labels(results)
@@ -162,14 +164,17 @@ def _named(
     kinds: Mapping[str, object], labels: Iterable[str], measures: Sequence[Measure], asserting: int
 ) -> dict[str, Measure]:
     """The rows by name, each with its measure."""
+    own = {measure.name: measure for measure in measures}
+    owners = {name: of_row(own, name) for name in kinds}
+    labelling = [of_row(own, label) for label in labels]
     found: dict[str, Measure] = {}
-    labelling = {label.partition(".")[0] for label in labels} | set(labels)
     for measure in measures:
-        parts = [name for name in kinds if name.startswith(f"{measure.name}.")]
-        if parts or measure.name in kinds or measure.name not in labelling:
-            found.update((name, measure) for name in parts or [measure.name])
-    parents = {name.rpartition(".")[0] for name in found}
-    found.update((name, Measure(name)) for name in kinds if name not in found and name not in parents)
+        names = [name for name in kinds if owners[name] is measure]
+        if names or measure not in labelling:
+            # A failure has no keys: beside parts, it is that of each of them, and no row of its own.
+            counted = [name for name in names if name != measure.name or kinds[name] is not None]
+            found.update((name, measure) for name in counted or [measure.name])
+    found.update((name, Measure(name)) for name in kinds if owners[name] is None)
     if asserting > 1:
         found[EXPECT] = Measure(EXPECT)
     found[COMPLETED] = Measure(COMPLETED)

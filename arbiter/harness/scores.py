@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
-from arbiter.errors import EvaluationError, describe
+from arbiter.errors import EvaluationError, describe, with_article
 from arbiter.harness.canonical import canonical, is_list, is_mapping, is_tuple
 from arbiter.verdicts import Outcome, is_numeric
 
@@ -116,7 +116,7 @@ def _scores_of(name: str, answer: object, scale: Scale) -> tuple[Score, ...]:
             return (failed(name, "returned an empty mapping; return None if there is nothing to judge"),)
         return tuple(_several(name, answer, scale))
     if (is_list(answer) or is_tuple(answer)) and answer and all(isinstance(each, Score) for each in answer):
-        return tuple(_single(_joined(name, each.name), each, scale) for each in answer)
+        return tuple(_single(_joined(name, str(each.name)), each, scale) for each in answer)
     return (_single(name, answer, scale),)
 
 
@@ -151,7 +151,11 @@ def _read(name: str, answer: object, scale: Scale) -> Score:
     if isinstance(answer, str):
         return Score(name, label=answer, scale=scale)
     if isinstance(answer, Score):
-        return _checked(answer if answer.name == name else replace(answer, name=name))
+        fault = _unwritable(answer)
+        if fault is not None:
+            return failed(name, fault, scale=scale)
+        low, high = answer.scale
+        return _checked(replace(answer, name=name, scale=(float(low), float(high))))
     if "bool" in kind.__name__ and hasattr(answer, "item"):  # numpy's truth values
         return Score(name, float(bool(answer)), bool(answer))
     if is_numeric(answer):
@@ -183,16 +187,6 @@ def _fault(score: Score) -> str | None:
         return f"has the outcome {outcome!r}; expected one of {', '.join(get_args(Outcome))}"
     if passed is not None and type(passed) is not bool:
         return f"has passed={passed!r:.80}; expected True, False or None"
-    if (
-        score.label is not None
-        or score.reason
-        or score.votes
-        or score.raw is not None
-        or score.usage is not None
-    ):
-        fault = _unwritable(score)
-        if fault is not None:
-            return fault
     if outcome != "scored":
         return None if value is None else f"has the value {value!r} and the outcome {outcome!r}; expected one"
     if value is None:
@@ -200,22 +194,34 @@ def _fault(score: Score) -> str | None:
     if isinstance(value, bool) or not is_numeric(value) or not math.isfinite(value):
         return f"has the value {value!r:.80}; expected a finite number"
     low, high = score.scale
+    if not low < high:
+        return f"has the scale {score.scale!r:.80}; expected two numbers, the lower one first"
     if not low <= value <= high:
         return f"has the value {value:g}, which is outside of its scale {low:g} to {high:g}"
     return None
 
 
+_TEXTS = ("label", "reason", "node", "item_id", "version", "model")
+
+
 def _unwritable(score: Score) -> str | None:
     """The parts of a score that a report cannot write."""
-    for name in ("label", "reason"):
+    for name in _TEXTS:
         text: Any = getattr(score, name)
         if text is not None and not isinstance(text, str):
-            return f"has a {name} of type {type(text).__name__}; expected a text"
+            return f"has {with_article(name)} of type {type(text).__name__}; expected a text"
+    for name in ("votes", "elements"):
+        several: Any = getattr(score, name)
+        if not (is_tuple(several) or is_list(several)):
+            return f"has {name} of type {type(several).__name__}; expected a tuple"
     for number in (*score.votes, *([] if score.raw is None else [score.raw])):
         if not is_numeric(number) or not math.isfinite(number):
             return f"has {number!r:.80} in votes or raw; expected finite numbers"
-    try:
-        canonical(score.usage)
-    except (TypeError, ValueError) as error:
-        return f"has a usage that is not JSON: {error}"
+    for name in ("usage", "calls", "step", "duration", "sample_size", "elements", "propositions"):
+        try:
+            if value := getattr(score, name):
+                canonical(dict(value) if name in ("elements", "propositions") else value)
+        except (TypeError, ValueError) as error:
+            found = f"{name} that are" if name.endswith("s") else f"a {name} that is"
+            return f"has {found} not JSON: {error}"
     return None

@@ -338,12 +338,17 @@ class Suite:
         `required`. Raises `ConfigurationError` for that of another suite."""
         named = self.gate.baseline if given is None else given
         read = read_baseline if required or given is not None else baseline_if_measured
-        found = read(named, self.cases) if isinstance(named, str | Path) else named
-        if found is not None:
-            try:
-                found.refuse_other(self.name)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{named}: {error}" if found is not named else str(error)) from None
+        found: Any = read(named, self.cases) if isinstance(named, str | Path) else named
+        if found is None:
+            return None
+        if not isinstance(found, Baseline):
+            raise ConfigurationError(
+                f"baseline is {found!r:.80}; expected the path of a file, or a Baseline."
+            )
+        try:
+            found.refuse_other(self.name)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{named}: {error}" if found is not named else str(error)) from None
         return found
 
     def _head(self, target: Target, cases: Sequence[Case], judging: Judging, mode: Mode) -> dict[str, Any]:

@@ -44,7 +44,8 @@ def why_unwritable(place: Path, error: OSError) -> str:
 
 def write_whole(path: Path, text: str) -> None:
     """Write beside `path` and rename, so that a killed process leaves the old file. If `path` is a link, the
-    file behind it is replaced. Raises `OSError`, which names `path`."""
+    file behind it is replaced. Half of a surrogate pair becomes `\\ud800`, which is also how JSON has it. Raises
+    `OSError`, which names `path`."""
     given, path = path, Path(os.path.realpath(path))
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -52,7 +53,7 @@ def write_whole(path: Path, text: str) -> None:
         error.filename = str(given)
         raise
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
 from arbiter.errors import ConfigurationError
-from arbiter.harness import Baseline, BaselineError, Case, CaseRun, JudgeIdentity, Report, Suite
+from arbiter.harness import Baseline, BaselineError, Case, CaseRun, JudgeIdentity, Report, Score, Suite
 from tests.harness.measurements import AFTER, BEFORE, CAPTURED, baseline, cases, compared, row, run, share
 
 MEANS = {
@@ -168,6 +169,20 @@ def test_a_file_edited_by_hand_is_refused(file: Path) -> None:
         "rows.tone.mean: is 7.5, but the cases have the mean 6.9000. A baseline is measured, not edited: arbiter "
         "eval baseline SUITE --update.",
     )
+
+
+@pytest.mark.parametrize("name", ["entropy", "half \ud83d of an emoji"])
+def test_a_baseline_that_was_written_can_be_read(name: str, file: Path) -> None:
+    """Also if the end of its scale has more than four decimals, and if a name has no form in UTF-8."""
+
+    def scorer(run: CaseRun) -> Score:
+        return Score("", math.log(6), scale=(0, math.log(6)))
+
+    report = Suite("refunds", [Case("a", 1), Case("b", 2)], scorers={name: scorer}).run(
+        {"a": 1, "b": 2}, folder=None
+    )
+    report.save_baseline(file)
+    assert report.compare(file).rows[name].delta == 0
 
 
 @pytest.mark.lengthy

@@ -392,6 +392,40 @@ def test_a_baseline_of_means_is_compared_by_the_largest_drop_alone() -> None:
         assert "means without cases" in found.notes[0]
 
 
+def numbers(run: CaseRun) -> float:
+    if run.output < 0:
+        raise ValueError("no answer")
+    return float(run.output)
+
+
+def always(run: CaseRun) -> float:
+    return 0.5
+
+
+def both(run: CaseRun) -> list[Score]:
+    return [Score("", float(run.output)), Score("tone", 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("scorers", "after", "code"),
+    [
+        ({"style": both}, 0.1, 1),
+        ({"style": numbers, "style.tone": always}, 0.1, 1),
+        ({"style": numbers, "style.tone": always}, -1.0, 5),
+    ],
+)
+def test_a_row_is_not_hidden_by_one_whose_name_begins_with_its_own(
+    scorers: Any, after: float, code: int
+) -> None:
+    suite = Suite("refunds", [Case(f"c{n}", n) for n in range(8)], scorers=scorers)
+    ids = [case.id for case in suite.cases]
+    before = suite.run(dict.fromkeys(ids, 0.9), folder=None).measurement()
+    then = Baseline.of(before, captured_at=CAPTURED)
+    found = suite.run(dict.fromkeys(ids, after), folder=None).compare(then)
+    assert found.exit_code == code
+    assert [*found.rows] == ["style", "style.tone", "completed"]
+
+
 def test_a_row_that_vanished_leaves_the_run_undecided() -> None:
     then = baseline(row("tone", BEFORE), row("style", BEFORE))
     found = compared(run(row("tone", BEFORE)), then)
@@ -427,6 +461,21 @@ def test_the_name_of_a_scorer_gates_all_of_its_rows() -> None:
         "toner": False,
     }
     assert found.exit_code == 1
+
+
+def test_gated_rows_may_be_what_can_be_read_once() -> None:
+    rows = [row("tone", AFTER), row("style", AFTER)]
+    then = baseline(row("tone", BEFORE), row("style", BEFORE))
+    found = compared(run(*rows), then, rows=(name for name in ("style", "tone")))
+    assert [each.gated for each in found.rows.values()] == [True, True]
+
+
+@pytest.mark.parametrize("where", ["gate", "run"])
+def test_a_baseline_that_is_no_file_is_refused_in_a_sentence(where: str) -> None:
+    wrong: Any = 5
+    suite = Suite("refunds", [Case("a", 1)], gate=GateSettings(baseline=wrong if where == "gate" else None))
+    with pytest.raises(ConfigurationError, match="baseline is 5; expected the path of a file"):
+        suite.run({"a": 1}, baseline=wrong if where == "run" else None, folder=None)
 
 
 def test_wrong_settings_are_reported_together() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from arbiter.errors import ConfigurationError
 from arbiter.harness import Case, CaseRun, Score, Suite
+from arbiter.harness.reports.report import load_report
 from arbiter.harness.scores import failed, scores_of
 from tests.scripted import Scripted
 
@@ -68,6 +69,13 @@ class Vector:
         (Score("tone", 0.5, votes=("a",)), "in votes or raw"),  # type: ignore[arg-type]
         (Score("tone", 0.5, raw=float("nan")), "in votes or raw"),
         (Score("tone", 0.5, usage={"calls": object()}), "has a usage that is not JSON"),
+        (Score("tone", 0.5, scale=(0.5, 0.5)), "the lower one first"),
+        (Score("tone", 0.5, node=object()), "has a node of type object"),  # type: ignore[arg-type]
+        (Score("tone", 0.5, votes=iter([0.5])), "has votes of type"),  # type: ignore[arg-type]
+        (Score("tone", 0.5, elements=5), "has elements of type int"),  # type: ignore[arg-type]
+        (Score("tone", 0.5, elements=(("a", float("nan")),)), "has elements that are not JSON"),
+        (Score("tone", 0.5, propositions={"a": float("nan")}), "has propositions that are not JSON"),
+        (Score("tone", 0.5, duration=float("nan")), "has a duration that is not JSON"),
         (Score("tone", 0.5, usage={"calls": 1, 2: 3}), "has a usage that is not JSON"),  # type: ignore[dict-item]
         (10**400, "cannot be read"),
         (Fraction(10**400), "cannot be read"),
@@ -94,6 +102,20 @@ def test_numbers_of_other_kinds_in_a_score_are_written(kind: Any, tmp_path: Path
     (score,) = report.results[0].scores
     assert (score.value, score.raw, score.votes) == (1.0, 2.0, (1.0, 1.0))
     assert {type(each) for each in (score.raw, *score.votes)} == {int if kind is int else float}
+
+
+def test_a_score_without_a_name_that_is_a_text_ends_no_run() -> None:
+    (score,) = scores_of("style", [Score(5, 0.5)])  # type: ignore[arg-type]
+    assert (score.name, score.value) == ("style.5", 0.5)
+
+
+def test_a_report_is_the_same_after_it_is_read_whatever_kind_of_numbers_a_scale_has(tmp_path: Path) -> None:
+    def scorer(run: CaseRun) -> Score:
+        return Score("tone", 1, scale=(0, 1))
+
+    report = Suite("kinds", [Case("a", 1)], scorers={"tone": scorer}).run(same, folder=tmp_path)
+    again = load_report(tmp_path / report.run_id)
+    assert again.to_json().partition('"timing"')[0] == report.to_json().partition('"timing"')[0]
 
 
 def test_only_a_timeout_counts_as_a_timeout() -> None:
