@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -43,7 +44,7 @@ def write_baseline(name: str, path: Path | None, *, update: bool, repeats: int, 
             then = ("baseline", report.run_id, "--out", str(place), *(("--update",) if update else ()))
             return interrupted(report, name, options, then)
     else:
-        report = load_report(run_folder(name))
+        report = load_report(run_folder(name), compared=False)  # what is replaced may be damaged
         place = _place(path, report.gate.baseline, report.cases, update)
         _warn_of_the_best(report)
     moved = report.save_baseline(place, update=update)
@@ -56,7 +57,10 @@ def write_baseline(name: str, path: Path | None, *, update: bool, repeats: int, 
 def _warn_of_the_best(report: Report) -> None:
     """Say it if a run has the highest mean of the last ones of its suite: its luck would stay in the baseline."""
     folders = (folder for folder in runs_of(report.suite) if folder.name != report.run_id)
-    others = [load_report(folder) for folder in islice(folders, _LAST - 1)]
+    others: list[Report] = []
+    for folder in islice(folders, _LAST - 1):
+        with suppress(ConfigurationError):  # a run that cannot be read is none to compare with
+            others.append(load_report(folder, compared=False))
     best = [
         name
         for name, row in report.rows.items()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from arbiter.cli._progress import err
-from arbiter.cli._runs import gated
+from arbiter.cli._runs import gated, summaries
 from arbiter.errors import ConfigurationError
-from arbiter.harness.journal import run_folder, runs_in, summary_of
+from arbiter.harness.journal import FOLDER, run_folder
 from arbiter.harness.reports.github import OF_SUMMARY, PullRequest, render
 
 
@@ -38,5 +38,5 @@ def write_comment(
 
 def _newest() -> list[Path]:
     """The newest run of each suite."""
-    folders = {summary_of(folder).suite: folder for folder in runs_in()}
+    folders = {found.suite: FOLDER / run for run, found in summaries(FOLDER)}
     return list(folders.values()) or [run_folder("last")]

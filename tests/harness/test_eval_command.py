@@ -438,6 +438,29 @@ def test_a_baseline_is_not_overwritten(files: Path) -> None:
     assert Said("baseline", "suites/parity.yaml", "--update").code == 0
 
 
+def test_a_damaged_baseline_is_replaced_by_a_run(files: Path) -> None:
+    assert Said("baseline", "suites/parity.yaml", "--repeats", "1").code == 0
+    assert Said("run").code == 0
+    whole = Path("baselines/parity.json").read_text()
+    Path("baselines/parity.json").write_text("{")
+    updated = Said("baseline", "last", "--update")
+    assert (updated.code, "the earlier file could not be read" in updated.out) == (0, True)
+    assert json.loads(Path("baselines/parity.json").read_text())["rows"] == json.loads(whole)["rows"]
+
+
+@pytest.mark.filterwarnings("ignore:.*run.json has the format 99.*The run is left out")
+@pytest.mark.parametrize("damaged", ["run.json", "journal.jsonl"])
+def test_an_old_run_that_is_damaged_stops_no_other_command(files: Path, damaged: str) -> None:
+    assert Said("run").code == 0
+    (old,) = Path(".arbiter/evals").glob("2*")
+    (old / damaged).write_text('{"v": 99}\n{"v": 99}\n' if damaged == "journal.jsonl" else '{"v": 99}')
+    assert Said("baseline", "suites/parity.yaml", "--repeats", "1").code == 0
+    assert Said("run").code == 0
+    assert Said("comment").code == 0
+    assert Said("baseline", "last", "--update").code == 0
+    assert "there is no run 'none'" in Said("show", "none").err
+
+
 def test_a_baseline_is_measured_anew_also_with_a_cache(files: Path) -> None:
     """A second baseline that is a copy of the first one keeps its luck."""
     (files / "counted.py").write_text(

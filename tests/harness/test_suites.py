@@ -1178,7 +1178,7 @@ def test_a_case_that_takes_long_keeps_its_node_runs_while_many_others_run() -> N
 
 
 def test_a_case_keeps_all_of_its_node_runs() -> None:
-    """An `ArbiterOS` keeps 1,000 of a thread unless it is told otherwise."""
+    """An `ArbiterOS` keeps 1,000 of a thread by default."""
 
     def many(state: State) -> list[Send]:
         return [Send("work", state)] * 1_001

@@ -311,8 +311,11 @@ def of_head(head: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) -> Report:
-    """The report of a run from its files, compared with the baseline that the run had, or with another."""
+def load_report(
+    folder: Path, *, baseline: Baseline | str | Path | None = None, compared: bool = True
+) -> Report:
+    """The report of a run from its files, compared with the baseline that the run had, or with another; with none
+    unless `compared`."""
     state = state_without_end(folder)  # before it is read: it may end meanwhile
     written = Written.read(folder)
     with reading(folder):
@@ -325,7 +328,7 @@ def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) 
         baseline = read_baseline(baseline, cases)
     elif baseline is None and (place := written.head.get("baseline") or gate.baseline) is not None:
         gate = replace(gate, baseline=place)  # is named if it is gone
-        baseline = baseline_if_measured(place, cases)
+        baseline = baseline_if_measured(place, cases) if compared else None
     return Report(
         **about,
         cases=cases,
