@@ -87,6 +87,9 @@ class Agents:
     channels: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        channels = (self.channels,) if isinstance(self.channels, str) else tuple(self.channels)
+        for name, given in (("agents", tuple(self.agents)), ("channels", channels)):
+            object.__setattr__(self, name, given)  # what can be read once is read more often
         if not self.agents:
             raise ConfigurationError("agents: expected at least one")
         if wrong := list(mistakes_in_times(self.window, self.until, self.history)):

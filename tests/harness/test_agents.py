@@ -17,10 +17,11 @@ from langgraph.graph import START, MessagesState, StateGraph
 from arbiter import ArbiterOS, ConfigurationError
 from arbiter.errors import PackError
 from arbiter.harness import Report, Suite, load_suite
-from arbiter.harness.agents import prompts
+from arbiter.harness.agents import Agent, Agents, prompts
 from arbiter.harness.messages import CheckpointMessages, JsonlMessages, LedgerMessages, duration, span
 from arbiter.ledger import Ledger, LedgerUnavailable
 from arbiter.models import JudgeRequest, RecordingError
+from arbiter.personas import Persona
 from arbiter.store import AgentMessage, SqlRepository
 from tests.harness.test_dimensions import scored
 from tests.harness.test_eval_command import Said
@@ -61,6 +62,19 @@ SUITE: dict[str, Any] = {
 }
 Line = tuple[str, float, str]
 """An agent, the days before the end, and a text."""
+
+
+def test_agents_may_be_what_can_be_read_once_and_channels_a_single_name(tmp_path: Path) -> None:
+    """A text is one channel, and not its letters."""
+    file = tmp_path / "messages.jsonl"
+    file.write_text(json.dumps({"agent": "ilka", "text": "Aye.", "at": END.isoformat()}) + "\n")
+    crew = [Agent(id=name, persona=Persona(name, "A sailor.")) for name in ("ilka", "tomasz")]
+    given: list[Any] = [crew, iter(crew)]
+    messages = JsonlMessages(file)
+    found = [Agents(agents=agents, messages=messages, channels="quay") for agents in given]
+    assert [case.id for case in found[0].cases] == ["ilka", "tomasz", "env:quay"]
+    first, second = (Suite("crew", each.cases, target=each).run(folder=None) for each in found)
+    assert first.identity == second.identity
 
 
 def write_messages(*lines: Line) -> None:

@@ -253,6 +253,13 @@ def test_a_refusal_says_what_to_do(github: GitHub, status: int, message: str, sa
     assert TOKEN not in str(raised.value)
 
 
+def test_an_answer_that_is_not_of_githubs_api_is_refused_in_a_sentence(github: GitHub) -> None:
+    """Such as that of a proxy, or of a URL that is a page."""
+    github.refuses = (200, "Welcome")
+    with pytest.raises(ConfigurationError, match=r"Welcome.*Check GITHUB_API_URL"):
+        PullRequest.of_environment(7).upsert(MARKER)
+
+
 @pytest.mark.lengthy
 def test_a_server_that_fails_or_is_not_there_is_a_connection_error(github: GitHub) -> None:
     pull_request = PullRequest.of_environment(7)

@@ -51,6 +51,10 @@ class Vector:
         raise TypeError("only vectors of one number are numbers")
 
 
+UNTYPED: Any = Score
+"""A score, as code without types makes it."""
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -69,10 +73,10 @@ class Vector:
         (Score("tone", 0.5, votes=("a",)), "in votes or raw"),  # type: ignore[arg-type]
         (Score("tone", 0.5, raw=float("nan")), "in votes or raw"),
         (Score("tone", 0.5, usage={"calls": object()}), "has a usage that is not JSON"),
-        (Score("tone", 0.5, scale=(0.5, 0.5)), "the lower one first"),
-        (Score("tone", 0.5, node=object()), "has a node of type object"),  # type: ignore[arg-type]
-        (Score("tone", 0.5, votes=iter([0.5])), "has votes of type"),  # type: ignore[arg-type]
-        (Score("tone", 0.5, elements=5), "has elements of type int"),  # type: ignore[arg-type]
+        (UNTYPED("tone", 0.5, scale=(0.5, 0.5)), "the lower one first"),
+        (UNTYPED("tone", 0.5, node=object()), "has a node of type object"),
+        (UNTYPED("tone", 0.5, votes=iter([0.5])), "has votes of type"),
+        (UNTYPED("tone", 0.5, elements=5), "has elements of type int"),
         (Score("tone", 0.5, elements=(("a", float("nan")),)), "has elements that are not JSON"),
         (Score("tone", 0.5, propositions={"a": float("nan")}), "has propositions that are not JSON"),
         (Score("tone", 0.5, duration=float("nan")), "has a duration that is not JSON"),
@@ -105,7 +109,7 @@ def test_numbers_of_other_kinds_in_a_score_are_written(kind: Any, tmp_path: Path
 
 
 def test_a_score_without_a_name_that_is_a_text_ends_no_run() -> None:
-    (score,) = scores_of("style", [Score(5, 0.5)])  # type: ignore[arg-type]
+    (score,) = scores_of("style", [UNTYPED(5, 0.5)])
     assert (score.name, score.value) == ("style.5", 0.5)
 
 

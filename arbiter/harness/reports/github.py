@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from arbiter.errors import ConfigurationError, describe
+from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.comparisons import decimals
 from arbiter.harness.reports import markdown
 from arbiter.harness.reports.markdown import escaped, table_row
@@ -178,14 +179,14 @@ class PullRequest:
                 found = self._asked(client, "POST", f"{issues}/{self.number}/comments", json={"body": text})
             else:
                 found = self._asked(client, "PATCH", f"{issues}/comments/{before}", json={"body": text})
-            return str(found.json().get("html_url", ""))
+            return str(self._read(found, is_mapping).get("html_url", ""))
 
     def _comment(self, client: httpx.Client, url: str) -> int | None:
         """The id of the oldest comment that begins with the marker, and that this token may have written."""
         page = 1
         while True:
             found = self._asked(client, "GET", url, params={"per_page": _PAGE, "page": page})
-            comments: list[dict[str, Any]] = found.json()
+            comments: list[dict[str, Any]] = self._read(found, is_list)
             for comment in comments:
                 if str(comment.get("body") or "").startswith(MARKER) and self._may_be_own(comment):
                     return int(comment["id"])
@@ -197,6 +198,19 @@ class PullRequest:
         """False for the comment of a person, who may have copied ours, if the token is that of a job: a bot's."""
         author: Mapping[str, Any] = comment.get("user") or {}
         return not (self.token.startswith("ghs_") and author.get("type") == "User")
+
+    def _read(self, response: httpx.Response, is_kind: Callable[[object], bool]) -> Any:
+        """The JSON of an answer. Raises `ConfigurationError` for another kind, such as the page of a proxy."""
+        try:
+            found: Any = response.json()
+        except ValueError:
+            found = response.text
+        if not is_kind(found):
+            raise ConfigurationError(
+                f"{self.api} does not answer as GitHub's API does, but with {found!r:.80}. The comment was not "
+                "written. Check GITHUB_API_URL."
+            )
+        return found
 
     def _asked(self, client: httpx.Client, method: str, url: str, **options: Any) -> httpx.Response:
         import httpx
