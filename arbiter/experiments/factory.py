@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -21,7 +22,7 @@ from typing import TypeVar
 from langchain_core.messages import BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.runnables.config import ContextThreadPoolExecutor
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, describe
 from arbiter.experiments.people import (
@@ -132,7 +133,7 @@ class AgentFactory:
             else:
                 own = {each.name for each in self.profile.dimensions()}
                 free = [each for each in self.dimensions() if each.name not in own]
-                schema = plan_schema([each.name for each in free])
+                schema = plan_schema(free)
                 prompt = plan_prompt(self.profile, free, n)
                 self._plans[n] = self._asking.value("plan", schema, prompt).found()
         return self._plans[n]
@@ -245,7 +246,8 @@ class _Asking:
         asked = [stage, [(message.type, str(message.text)) for message in prompt], schema.model_json_schema()]
         key = digest(["factory", self._settings, asked])
         if (kept := self._kept(key)) is not None:
-            return schema.model_validate(kept), ""
+            with suppress(ValidationError):  # else it is asked again
+                return schema.model_validate(kept), ""
         answer = ask(self._model, prompt, schema)
         with self._lock:
             self.calls += answer.attempts

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import yaml
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StringConstraints
 
 from arbiter.experiments.profiles import AXES, BIG_FIVE, OPINIONS, Dimension, Profile
 from arbiter.experiments.sampling import Sample
@@ -36,7 +36,9 @@ class Occupation(BaseModel):
 class Person(BaseModel):
     """One believable person with the given characteristics."""
 
-    name: Annotated[str, Field(min_length=2, max_length=80)] = Field(description="first and last name")
+    name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=2, max_length=80)] = Field(
+        description="first and last name"
+    )
     nationality: _Text
     residence: _Text
     education: _Text

@@ -92,8 +92,9 @@ def dimensions_schema(taken: Collection[str], *, areas: Sequence[str]) -> type[D
     return Dimensions
 
 
-def plan_schema(dimensions: Collection[str]) -> type[Planned]:
+def plan_schema(dimensions: Sequence[Dimension]) -> type[Planned]:
     """The answer about subpopulations, with values of these dimensions only."""
+    by_name = {dimension.name: dimension for dimension in dimensions}
 
     class Plan(Planned):
         """A plan of subpopulations, whose quantities sum to the number of people."""
@@ -101,11 +102,11 @@ def plan_schema(dimensions: Collection[str]) -> type[Planned]:
         @model_validator(mode="after")
         def known(self) -> Plan:
             for each in self.directives:
-                for name in each.sampled_values:
-                    if name not in dimensions:
-                        raise ValueError(
-                            f"{name!r} is not a dimension; expected one of {', '.join(dimensions)}"
-                        )
+                for name, given in each.sampled_values.items():
+                    if name not in by_name:
+                        raise ValueError(f"{name!r} is not a dimension; expected one of {', '.join(by_name)}")
+                    if fault := by_name[name].fault_of(given):
+                        raise ValueError(f"{name!r}: {fault}")
             return self
 
     return Plan

@@ -57,11 +57,9 @@ class Dimension:
         if bool(self.values) == (self.range is not None):
             return "expected either values or a range"
         if self.range is not None:
-            low, high = self.range
             if self.shares is not None:
                 return "shares belong to values, not to a range"
-            fits = math.isfinite(low) and math.isfinite(high) and low <= high
-            return "" if fits else f"expected a range [low, high], got [{low!r}, {high!r}]"
+            return _fault_of_range(*self.range)
         if len(set(self.values)) < len(self.values):
             return "a value is given twice"
         if self.shares is None:
@@ -85,15 +83,27 @@ class Dimension:
         random.shuffle(drawn)
         return drawn
 
+    def fault_of(self, given: Scalar | Sequence[Scalar]) -> str:
+        """The reason why `settle` finds no value in what a directive gives; "" if it does."""
+        if isinstance(given, str | int | float):
+            return ""
+        if not isinstance(given, list | tuple) or not given:
+            return f"expected a value, or a list of values to choose from, got {given!r:.80}"
+        return _fault_of_range(*ends) if (ends := self._ends(given)) else ""
+
     def settle(self, given: Scalar | Sequence[Scalar], random: Random) -> Scalar:
         """One value of those that a directive gives: itself, one of a list, or a number between two ends."""
         if isinstance(given, str | int | float):
             return given
-        if self.range is not None and len(given) == 2:
-            low, high = given
-            if isinstance(low, int | float) and isinstance(high, int | float):
-                return _number((low, high), random)
-        return random.choice(given)
+        ends = self._ends(given)
+        return random.choice(given) if ends is None else _number(ends, random)
+
+    def _ends(self, given: Sequence[Scalar]) -> tuple[float, float] | None:
+        """The two ends between which a directive wants a number of the range; None if it lists values."""
+        if self.range is None or len(given) != 2:
+            return None
+        low, high = given
+        return None if isinstance(low, str) or isinstance(high, str) else (low, high)
 
     def to_dict(self) -> dict[str, object]:
         """The dimension as a model reads and writes it: a name, and `values` or a `range`.
@@ -105,6 +115,11 @@ class Dimension:
         if self.shares is None:
             return {"name": self.name, "values": list(self.values)}
         return {"name": self.name, "values": dict(zip(map(str, self.values), self.shares, strict=True))}
+
+
+def _fault_of_range(low: float, high: float) -> str:
+    fits = math.isfinite(low) and math.isfinite(high) and low <= high
+    return "" if fits else f"expected a range [low, high], got [{low!r}, {high!r}]"
 
 
 def _number(ends: tuple[float, float], random: Random) -> int | float:

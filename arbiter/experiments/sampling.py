@@ -71,6 +71,11 @@ def flatten(
     """
     if not directives:
         raise ConfigurationError("a plan has no directives. Expected at least one.")
+    by_name = {dimension.name: dimension for dimension in dimensions}
+    for directive in directives:
+        for name, given in directive.values.items():
+            if name in by_name and (fault := by_name[name].fault_of(given)):
+                raise ConfigurationError(f"directive {directive.population!r:.80}: {name!r:.80}: {fault}.")
     people = [directive for directive in directives for _ in range(directive.quantity)]
     Random(f"{seed}:order").shuffle(people)
     if len(people) != n:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +182,21 @@ def test_convictions_follow_the_axes() -> None:
         assert f"Conviction: {economic}." in agent.fields["system_prompt"]
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([60, 30], r"expected a range \[low, high\], got \[60, 30\]"),
+        ([0.5, float("inf")], r"expected a range \[low, high\], got \[0.5, inf\]"),
+        ([], r"expected a value, or a list of values to choose from, got \[\]"),
+        (None, "expected a value, or a list of values to choose from, got None"),
+    ],
+)
+def test_a_directive_from_which_nothing_can_be_drawn_is_refused(given: Any, said: str) -> None:
+    plan = [Directive(population="elders", values={"age": given})]
+    with pytest.raises(ConfigurationError, match=f"directive 'elders': 'age': {said}"):
+        flatten(plan, 1, dimensions=(Dimension(name="age", range=(18, 90)),))
+
+
 # With a model
 
 
@@ -330,6 +347,33 @@ def test_a_plan_with_an_unknown_dimension_is_refused() -> None:
     model = Scripted(answers=[dimensions_answer(), wrong])
     with pytest.raises(FactoryError, match="'shoes' is not a dimension; expected one of about personality"):
         AgentFactory("averageCustomer", model, cache=None).plan(3)
+
+
+def test_a_plan_whose_values_cannot_be_drawn_is_sent_back(tmp_path: Path) -> None:
+    """The ends of a range in the wrong order; also if a cache has such a plan of an earlier version."""
+
+    def planned(*ends: int) -> str:
+        directive = {"subpopulation_description": "x", "sampled_values": {"income": list(ends)}}
+        return json.dumps({"directives": [{**directive, "quantity": 2}]})
+
+    described = dimensions_answer(name="income", area="finances", range=[0, 100])
+    model = Scripted(answers=[described, planned(50, 20), planned(20, 50), planned(30, 40)])
+    cache = tmp_path / "cache.sqlite"
+    factory = AgentFactory("averageCustomer", model, cache=cache)
+    assert all(20 <= float(sample.values["income"]) <= 50 for sample in factory.samples(2))
+    assert "expected a range [low, high], got [50, 20]" in model.prompt(2)
+    with closing(sqlite3.connect(cache)) as kept, kept:
+        kept.execute("UPDATE answers SET value = replace(value, '[20, 50]', '[50, 20]')")
+    samples = AgentFactory("averageCustomer", model, cache=cache).samples(2)
+    assert all(30 <= float(sample.values["income"]) <= 40 for sample in samples)
+    assert model.calls == 4
+
+
+def test_a_person_whose_name_is_blank_is_a_template_with_a_warning() -> None:
+    model = model_with(lambda prompt: person_answer("   "))
+    with pytest.warns(ArbiterWarning, match=r"could not make 6 of 6 people"):
+        agents = AgentFactory("averageCustomer", model, cache=None).agents(6)
+    assert all(agent.name.strip() for agent in agents)
 
 
 @pytest.mark.lengthy
