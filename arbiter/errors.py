@@ -45,7 +45,7 @@ _LONGEST_NAME = 200
 def closest(name: str, candidates: Iterable[str]) -> str | None:
     """The candidate that `name` most likely means, ignoring case, or None."""
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
-    found = get_close_matches(name[:_LONGEST_NAME].casefold(), by_folded, n=1)
+    found = get_close_matches(str(name)[:_LONGEST_NAME].casefold(), by_folded, n=1)
     return by_folded[found[0]] if found else None
 
 

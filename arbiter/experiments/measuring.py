@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from importlib.resources import files
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
@@ -32,6 +32,7 @@ from arbiter.personas import (
     Trajectory,
     load_propositions,
 )
+from arbiter.personas._scorers import Method
 
 _Scorer = AdherenceScorer | ConsistencyScorer | FluencyScorer | ConvergenceScorer | IdeasScorer
 _SOMEBODY = Persona("agent", "a person")
@@ -61,7 +62,7 @@ class MetricScorer:
         judge: Judge | ChatModel | str,
         *,
         hard: bool = False,
-        ideas: Literal["enumerate", "rapporteur"] = "rapporteur",
+        ideas: Method = "rapporteur",
     ) -> None:
         self.name = metric
         self.scale = COUNT if metric == "ideas_quantity" else NINE
@@ -70,7 +71,7 @@ class MetricScorer:
             # Those for everybody: claims about single agents would make their scores incomparable.
             strict = files("arbiter.experiments") / "data" / "hard"
             self._propositions = load_propositions(strict if metric == "adherence" and hard else None, metric)
-        self._method: Literal["enumerate", "rapporteur"] = ideas
+        self._method: Method = ideas
         self._asked: _Scorer = self._scorer(judge, _SOMEBODY)
         """A scorer of that metric, which has the engine, and the version of what a judge is sent."""
 

@@ -118,7 +118,7 @@ class ExperimentPlan:
         plan = cls.from_dict(found)
         try:
             content = plan.hash
-        except (TypeError, ValueError) as error:  # metrics that are no list, NaN
+        except (TypeError, ValueError, RecursionError) as error:  # metrics that are no list, NaN
             content = f"has none: {error}"
         if content != found["hash"]:
             raise ConfigurationError(

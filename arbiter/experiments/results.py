@@ -17,6 +17,7 @@ from arbiter.experiments.comparing import MetricComparison, compared
 from arbiter.experiments.plans import ExperimentPlan
 from arbiter.experiments.scenarios import is_of_agents
 from arbiter.harness.calibration import Calibration
+from arbiter.harness.canonical import is_mapping
 from arbiter.harness.journal import reading
 from arbiter.harness.reports.report import Report, load_report
 from arbiter.harness.results import CaseResult
@@ -177,7 +178,7 @@ class ExperimentResult:
     def of(cls, report: Report) -> ExperimentResult:
         """The result of a report of the harness whose cases are environments of an experiment."""
         about: Any = report.cases[0].metadata.get(METADATA) if report.cases else None
-        if about is None:
+        if not is_mapping(about) or not is_mapping(about.get("plan")):
             raise ConfigurationError(f"the run {report.run_id} does not belong to an experiment.")
         plan = ExperimentPlan.from_dict(about["plan"])
         by_case = {result.case_id: result for result in report.results}

@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, get_args
 from uuid import uuid4
-
-from langchain_core.language_models import BaseChatModel
 
 from arbiter._values.states import is_whole
 from arbiter._values.versions import hash_of
@@ -122,6 +121,12 @@ class Experiment:
             mistakes.append(
                 f"ledger is {self.ledger!r:.80}; expected an open ledger: Ledger({str(self.ledger)!r:.60})."
             )
+        agents: Any = self.agents
+        if agents is not None and not hasattr(agents, "agents"):
+            if hasattr(agents, "__iter__"):
+                object.__setattr__(self, "agents", tuple(agents))  # each run reads them
+            else:
+                mistakes.append(f"agents is {agents!r:.80}; expected personas, or an AgentFactory.")
         metrics: Any = self.metrics
         wanted = None if metrics is None else checked(lambda: checked_metrics(metrics))
         if scenario is not None:
@@ -288,7 +293,7 @@ class Experiment:
         given: Any = self.agents
         if given is None:
             given = AgentFactory(self.setting.population, seed=self.seed + run, template_only=True)
-        people: Sequence[Any] = given.agents(needed) if hasattr(given, "agents") else list(given)
+        people: Sequence[Any] = given.agents(needed) if hasattr(given, "agents") else given
         if strangers := [each for each in people if not isinstance(each, Persona)]:
             raise ConfigurationError(
                 f"agents has {strangers[0]!r:.80}; expected personas: Persona(name, text)."
@@ -298,8 +303,8 @@ class Experiment:
                 f"agents has {len(people)} people; the experiment needs {needed} "
                 f"({needed // self.setting.group_size} groups of {self.setting.group_size})."
             )
-        names = [person.name for person in people]
-        if twice := next((name for name in names if names.count(name) > 1), None):
+        counts = Counter(person.name for person in people)
+        if twice := next((name for name, count in counts.items() if count > 1), None):
             raise ConfigurationError(f"two people have the name {twice!r}. Give each a name of their own.")
         return people
 
@@ -337,11 +342,9 @@ class Experiment:
                 )
             if _are_one(model, corrector):
                 found.append("the judge that corrects also plays the agents")
-        if isinstance(model, BaseChatModel):
-            model = limited(model, limiters)
-        if isinstance(corrector, BaseChatModel):
-            correcting = judge_of(limited(corrector, limiters))
-        return _Models(model, judge, correcting, limiters, names, found)
+        if type(correcting) is ChatJudge:
+            correcting = ChatJudge(_limited(correcting.model, limiters), temperature=None)
+        return _Models(_limited(model, limiters), judge, correcting, limiters, names, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +362,14 @@ class _Models:
 def _is_arm(given: tuple[Any, Any]) -> bool:
     name, corrections = given
     return isinstance(name, str) and bool(name.strip()) and isinstance(corrections, Corrections)
+
+
+def _limited(model: ChatModel, limiters: Limiters) -> ChatModel:
+    """The model with a limited number of calls at once; a function in the place of a model as it is."""
+    try:
+        return limited(model, limiters)
+    except ConfigurationError:
+        return model
 
 
 def _are_one(one: Any, other: Any) -> bool:

@@ -24,6 +24,7 @@ from arbiter.experiments.arms import Corrections
 from arbiter.experiments.table1 import LABELS
 from arbiter.harness.canonical import is_list, is_tuple
 from arbiter.personas import GateConfig, variety
+from arbiter.personas._scorers import Method
 
 ProfileName = Literal["paper", "seed"]
 THEME = "{theme}"
@@ -67,7 +68,7 @@ class Scenario:
     treatment: Corrections
     metrics: Sequence[str] = tuple(LABELS)
     hard: bool = False
-    ideas: Literal["enumerate", "rapporteur"] = "enumerate"
+    ideas: Method = "enumerate"
 
     def __post_init__(self) -> None:
         treatment: Any = self.treatment
@@ -78,6 +79,7 @@ class Scenario:
             ("steps", is_whole(self.steps, least=2), "a whole number from 2: the introduction and the task"),
             ("themes", _are_texts(self.themes), "at least one text in a list"),
             ("treatment", isinstance(treatment, Corrections), "Corrections(...)"),
+            ("ideas", self.ideas in get_args(Method), " or ".join(get_args(Method))),
         ):
             if not is_right:
                 given = getattr(self, name)
@@ -131,11 +133,12 @@ def _are_texts(given: object) -> bool:
 
 def checked_metrics(metrics: Sequence[str], where: str = "") -> tuple[str, ...]:
     """The metrics in the order of `LABELS`. Raises `ConfigurationError` for unknown ones."""
-    given = [metrics] if isinstance(metrics, str) else list(metrics)
-    if unknown := [name for name in given if name not in LABELS]:
+    asked: Any = metrics
+    given = [asked] if isinstance(asked, str) or not hasattr(asked, "__iter__") else [*asked]
+    if unknown := [name for name in given if not isinstance(name, str) or name not in LABELS]:
         raise ConfigurationError(
             f"{where}metrics has {unknown[0]!r:.80}; expected some of {', '.join(LABELS)}."
-            f"{nearest(str(unknown[0]), LABELS)}"
+            f"{nearest(unknown[0], LABELS)}"
         )
     if not given:
         raise ConfigurationError(f"{where}metrics is empty; expected some of {', '.join(LABELS)}.")

@@ -26,6 +26,7 @@ from langgraph.types import Send
 from arbiter.errors import ConfigurationError
 from arbiter.experiments.arms import ACT, HEAD
 from arbiter.models import ChatModel
+from arbiter.models._asking import without_thought
 from arbiter.models._json import whole
 from arbiter.personas import Persona
 
@@ -172,8 +173,9 @@ class World:
         if self.model is None:
             return f"{agent} here, for the {len(said)}th time." if said else f"I am {agent}."
         reply = await self.model.ainvoke(_prompt(setting, agent, said))
+        answer = without_thought(reply if isinstance(reply, str) else str(reply.text))
         # The text is in all later prompts, and no model can be sent half of a character.
-        text: str = whole(str(reply.text).strip())
+        text: str = whole(answer.strip())
         return text
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from arbiter._values.states import is_whole
 from arbiter.errors import ConfigurationError, PackError, PackMistake, nearest
 from arbiter.harness.writing import write_whole
 
@@ -126,6 +127,8 @@ def chosen_for_labelling(scores: Mapping[str, float], count: int, *, seed: int =
     Judges give most outputs a good score, so a plain sample would have few failures. The order is random, so
     that it shows nothing of the scores.
     """
+    if not is_whole(count, least=1):
+        raise ConfigurationError(f"count is {count!r:.80}; expected a whole number from 1.")
     rng = random.Random(seed)
     bands: list[list[str]] = [[], [], []]
     for id in sorted(scores):

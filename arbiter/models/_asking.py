@@ -330,7 +330,11 @@ def _text(reply: Any) -> str:
     """A model's answer as text. Reasoning shown before the answer is left out."""
     if calls := _tool_calls(reply):
         return "\n".join(json.dumps(arguments, ensure_ascii=False, default=str) for arguments in calls)
-    text = str(reply.text) if isinstance(reply, BaseMessage) else str(reply)
+    return without_thought(str(reply.text) if isinstance(reply, BaseMessage) else str(reply))
+
+
+def without_thought(text: str) -> str:
+    """A model's text without the reasoning that it shows before its answer."""
     return _THOUGHT.sub("", text)
 
 

@@ -6,8 +6,11 @@ import asyncio
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
+from time import sleep
 from typing import Any
 
 import pytest
@@ -42,7 +45,7 @@ from tests.experiments.experiment_support import (
 )
 from tests.personas.personas_support import Says, prompt_of, scores
 from tests.processes import python
-from tests.scripted import Named
+from tests.scripted import Named, Scripted
 
 
 @pytest.fixture(autouse=True)
@@ -484,6 +487,12 @@ def test_an_experiment_is_held_to_its_plan(project: Path) -> None:
     file.write_text("[" * 100_000)
     with pytest.raises(ConfigurationError, match="cannot be read as a plan"):
         pair().run(plan=file)
+    deep = f'"metrics": {"[" * 900}{"]" * 900}'
+    file.write_text(
+        json.dumps({**pair().plan.to_dict(), "hash": "?", "metrics": 0}).replace('"metrics": 0', deep)
+    )
+    with pytest.raises(ConfigurationError, match="It was edited"):
+        pair().run(plan=file)
     file.write_text("{}")
     with pytest.raises(ConfigurationError, match="is not a plan of an experiment"):
         pair().run(plan=file)
@@ -510,6 +519,60 @@ def test_a_model_in_two_roles_is_a_warning() -> None:
 
 
 @pytest.mark.lengthy
+def test_people_from_a_generator_are_in_each_run() -> None:
+    given = pair(
+        agents=(each for each in people(2)), mode="template", model=None, judge=None, corrector=None, runs=2
+    )
+    for _ in range(2):
+        assert given.run(folder=None).exposure["control"].drafts == 24
+
+
+def test_names_of_people_are_compared_in_linear_time() -> None:
+    class Counted(str):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Counted.compared += 1
+            return super().__eq__(other)
+
+        __hash__ = str.__hash__
+
+    crowd = [Persona(Counted(f"Person {number}"), "a person") for number in range(2_000)]
+    with pytest.raises(ConfigurationError, match="two people have the name 'Person 1999'"):
+        experiment(agents=[*crowd, crowd[-1]]).suite()
+    assert Counted.compared < 100_000
+
+
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_calls_of_a_model_have_their_places_also_with_bound_arguments(is_bound: bool) -> None:
+    """`judge_concurrency` is for all calls of a model: those of agents, and those of the judge that corrects."""
+    now = most = 0
+    lock = Lock()
+
+    def counting(answers: Callable[[str], str]) -> Any:
+        def answer(prompt: str) -> Any:
+            nonlocal now, most
+            with lock:
+                now += 1
+                most = max(most, now)
+            sleep(0.005)
+            with lock:
+                now -= 1
+            return answers(prompt)
+
+        model = Scripted(answers=[answer])
+        return model.bind(stop=["Ann:"]) if is_bound else model
+
+    def passes(prompt: str) -> str:
+        return '{"score": 9, "reasoning": "read"}'
+
+    for roles in ({"model": counting(speaker().answers[0])}, {"corrector": counting(passes)}):
+        most = 0
+        limits = Limits(concurrency=4, judge_concurrency=1)
+        assert experiment(scenario(Corrections(GATE)), **roles, limits=limits).run(folder=None).marks == ()
+        assert most == 1
+
+
 def test_templates_speak_without_a_model_and_are_not_scored() -> None:
     result = Experiment(scenario(), mode="template").run(folder=None)
     assert "synthetic" in result.marks
@@ -544,6 +607,13 @@ def test_the_population_of_a_scenario_is_made_from_its_seed() -> None:
         ({"model": None}, "needs a model for the agents and a judge"),
         ({"metrics": ["adherance"]}, "Did you mean 'adherence'"),
         ({"metrics": []}, "metrics is empty"),
+        ({"metrics": 5}, "metrics has 5; expected some of adherence"),
+        ({"metrics": [["fluency"]]}, r"metrics has \['fluency'\]; expected some of adherence"),
+        (
+            {"scenario": "debate-controversial", "profile": None},
+            "profile is None; expected one of paper, seed",
+        ),
+        ({"agents": 5}, "agents is 5; expected personas, or an AgentFactory"),
         ({"scenario": 42}, "scenario is 42; expected a Scenario, or one of brainstorming-average"),
         ({"arms": [Corrections(), Corrections()]}, "at least two Corrections by name"),
         ({"arms": {1: Corrections(), 2: Corrections()}}, "at least two Corrections by name"),
@@ -586,6 +656,8 @@ def test_wrong_input_is_refused_before_anything_runs(known: dict[str, Any], said
         ({"treatment": GATE}, r"expected Corrections\(...\)"),
         ({"task": "Talk."}, "Write {theme}"),
         ({"metrics": ["nothing"]}, "scenario 'tea': metrics has 'nothing'"),
+        ({"metrics": None}, "scenario 'tea': metrics has None"),
+        ({"ideas": "report"}, "scenario 'tea': ideas is 'report'; expected enumerate or rapporteur"),
     ],
 )
 def test_a_wrong_scenario_is_refused(known: dict[str, Any], said: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableLambda
 
 from arbiter.errors import ConfigurationError
 from arbiter.experiments import Corrections, Exposure
@@ -199,6 +200,19 @@ def test_half_of_a_character_does_not_end_a_conversation() -> None:
     said, _ = talk(model, size=2, steps=2)
     assert len(said) == 6
     assert str(said[1].content).startswith("Tea \ufffd?")
+
+
+def test_reasoning_that_a_model_shows_is_not_said() -> None:
+    """As with judges. A model whose answers are texts can play agents, too."""
+    answer = "<think>I would rather have coffee.</think>\nTea, please."
+
+    def speaks(prompt: Any) -> str:
+        return answer
+
+    models: list[Any] = [Scripted(answers=[answer]), RunnableLambda(speaks)]
+    for model in models:
+        said, _ = talk(model, size=2, steps=2)
+        assert {str(message.content) for message in said if message.name} == {"Tea, please."}
 
 
 def test_phrases_of_an_agent_that_repeats_itself_are_suppressed() -> None:
