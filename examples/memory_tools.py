@@ -49,7 +49,7 @@ def answer(messages: Sequence[BaseMessage]) -> AIMessage:
         return calling("search_memory", query="allergic eat food")
     if said.startswith("Forget") and (ids := re.findall(r"^\[(\w+)\]", result, re.M)):
         return calling("forget_memory", ids=ids)
-    return AIMessage(re.sub(r"\[[^]]*\] ?", "", result.splitlines()[-1]))
+    return AIMessage(re.sub(r"( as )?\[[^]]*\] ?", "", result.splitlines()[-1]))
 
 
 def calling(name: str, **arguments: Any) -> AIMessage:

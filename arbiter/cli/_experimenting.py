@@ -249,6 +249,8 @@ def verify_table(data: Path | None, *, sensitivity: bool, format: str) -> int:
     """Print Table 1 recomputed; 1 unless it agrees with the paper and with the tests of its authors."""
     check_format(format, FORMATS)
     table = verify_table1(data)
-    text = table.text(sensitivity=sensitivity) if format == "table" else json.dumps(table.to_dict(), indent=2)
-    typer.echo(text)
+    if format == "json":
+        typer.echo(json.dumps(table.to_dict(), indent=2, allow_nan=False))
+    else:
+        typer.echo(table.text(sensitivity=sensitivity))
     return 1 if table.problems else 0

@@ -69,9 +69,10 @@ class _Table:
             found: Any = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"{file} cannot be read: {error}.") from None
-        if not is_mapping(found) or found.get("format") != _FORMAT:
-            raise ConfigurationError(f"{file} is not a table of experiments.")
-        return cls(file=file, runs=dict(found["runs"]))
+        runs: Any = found.get("runs") if is_mapping(found) and found.get("format") == _FORMAT else None
+        if not is_mapping(runs) or not runs or not all(isinstance(run, str) for run in runs.values()):
+            raise ConfigurationError(f"{file} is not a table of experiments. Start a new one.")
+        return cls(file=file, runs=dict(runs))
 
     def began(self, scenario: str, run_id: str) -> None:
         """Keep the id of a run that is about to begin."""

@@ -8,14 +8,13 @@ Agents of one conversation heard the same things, so their scores are not indepe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import fmean
 from typing import Any
 
-from arbiter.experiments.table1 import ALPHA, LABELS
+from arbiter.experiments.table1 import ALPHA, LABELS, plain
 from arbiter.statistics import MAX_FLIPS, PairedTest, WelchTest, cohen_d, holm, paired, sign_flip, welch
 
 Environments = Sequence[Sequence[float]]
@@ -78,18 +77,18 @@ class MetricComparison:
             and {
                 "difference": pairs.mean,
                 "interval": list(pairs.interval),
-                "t": _plain(pairs.t),
+                "t": plain(pairs.t),
                 "p_t": pairs.p,
                 "p": self.p,
                 "adjusted": self.adjusted,
             },
             "as_in_the_paper": test
             and {
-                "t": _plain(test.t),
+                "t": plain(test.t),
                 "df": test.df,
                 "p": test.p,
                 "interval": list(test.interval),
-                "d": _plain(self.d),
+                "d": plain(self.d),
                 "star": self.starred,
             },
         }
@@ -150,7 +149,3 @@ def _mean(scores: Sequence[float]) -> float | None:
 
 def _sd(scores: Sequence[float]) -> float | None:
     return paired(scores).sd if len(scores) > 1 else None
-
-
-def _plain(number: float | None) -> float | str | None:
-    return number if number is None or math.isfinite(number) else str(number)

@@ -8,6 +8,7 @@ from html import escape
 
 from arbiter.experiments.comparing import MetricComparison
 from arbiter.experiments.table1 import interval_text, signed
+from arbiter.models import visible
 from arbiter.statistics import p_text
 
 _WIDTH, _ROW, _TOP, _LEFT, _RIGHT = 760, 34, 56, 190, 190
@@ -71,7 +72,7 @@ def _axis(reach: float, height: int) -> Iterator[str]:
 
 
 def _line(row: MetricComparison, y: int, reach: float, *, several: bool) -> Iterator[str]:
-    name = f"{row.label} ({' − '.join(row.arms)})" if several else row.label
+    name = visible(f"{row.label} ({' − '.join(row.arms)})") if several else row.label
     yield f'<text x="12" y="{y + 4}">{escape(name)}</text>'
     mean, low, high = _standardised(row)
     test = row.paired

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from arbiter.errors import ConfigurationError
+from arbiter.models import visible
 from arbiter.statistics import (
     Interval,
     PairedTest,
@@ -216,7 +217,7 @@ class Table1:
         lines = list(self._lines())
         if sensitivity:
             lines += [*self._sensitivity(), ""]
-        return "\n".join([*lines, *self.problems, self.summary])
+        return "\n".join(map(visible, [*lines, *self.problems, self.summary]))
 
     @property
     def summary(self) -> str:
@@ -239,7 +240,7 @@ class Table1:
         head = " " + "  ".join(f"{name:<{width}}" for name, width in COLUMNS) + "  cells"
         for each in self.experiments:
             counts = f"N_a {each.agents} · N_e {each.environments} · treatment {each.treatment}"
-            yield f"\n {each.id:<3} {each.scenario}   {counts}\n{head}"
+            yield from ("", f" {each.id:<3} {each.scenario}   {counts}", head)
             for row in each.rows:
                 t_mean, t_sd, c_mean, c_sd, _, p, star = row.recomputed
                 n = f"{len(row.treatment)}/{len(row.control)}"
@@ -393,11 +394,11 @@ def _row_data(row: Table1Row) -> dict[str, Any]:
         "agreeing": row.agreeing,
         "n": [len(row.treatment), len(row.control)],
         "difference": row.test.difference,
-        "t": row.test.t,
+        "t": plain(row.test.t),
         "df": row.test.df,
         "p": row.test.p,
         "interval": list(row.test.interval),
-        "d": row.d,
+        "d": plain(row.d),
         "paired": None
         if found is None
         else {
@@ -407,6 +408,11 @@ def _row_data(row: Table1Row) -> dict[str, Any]:
             "sign_flip": found.flip,
         },
     }
+
+
+def plain(number: float | None) -> float | str | None:
+    """A number for JSON, which has no infinity: a text in its place."""
+    return number if number is None or math.isfinite(number) else str(number)
 
 
 def _two(number: float) -> str:

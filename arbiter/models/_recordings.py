@@ -177,9 +177,9 @@ class MockJudge:
 def _begin(path: Path) -> None:
     """Make the file of a recording. An older recording, which has cost its judgements, is not overwritten."""
     try:
-        path.touch()
-        if path.stat().st_size == 0:
-            return
+        with path.open("ab") as file:
+            if file.tell() == 0:
+                return
     except OSError as error:
         raise ConfigurationError(f"{str(path)!r} cannot be written: {error.strerror or error}.") from None
     raise ConfigurationError(

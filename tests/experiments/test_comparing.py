@@ -146,6 +146,12 @@ def test_the_picture_says_why_a_metric_has_no_mark() -> None:
     assert texts(forest([]))
 
 
+def test_the_picture_is_xml_whatever_the_arms_are_called() -> None:
+    rows = compared(("a\x00b", "<c>"), {"fluency": [[5.0], [6.0]]}, {"fluency": [[4.0], [4.0]]})
+    other = compared(("a\x00b", "d"), {"fluency": [[5.0], [6.0]]}, {"fluency": [[4.0], [4.0]]})
+    assert r"Fluency (a\u0000b − <c>)" in texts(forest([*rows, *other]))
+
+
 @pytest.mark.lengthy
 def test_a_result_is_written_by_the_ending_of_its_file(tmp_path: Path) -> None:
     result = experiment(metrics=["fluency"], scale=0.1).run(folder=None)

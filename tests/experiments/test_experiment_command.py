@@ -326,6 +326,24 @@ def test_a_table_that_was_stopped_goes_on(project: Path) -> None:
     assert "there is no table 'none'" in refused(*table, "--resume", "none")
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        '{"format": 1}',
+        '{"format": 1, "runs": {}}',
+        '{"format": 1, "runs": ["debate-controversial"]}',
+        '{"format": 1, "runs": {"debate-controversial": 5}}',
+        "[]",
+    ],
+)
+def test_a_damaged_table_is_a_sentence(project: Path, damaged: str) -> None:
+    file = project / ".arbiter/experiments/table1-20260101-000000-000000.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(damaged)
+    said = refused("experiment", "table1", *WITH, *SMALL, "--resume", "last")
+    assert said.strip().endswith("is not a table of experiments. Start a new one.")
+
+
 @pytest.mark.lengthy
 def test_a_table_goes_on_after_a_kill(project: Path) -> None:
     """Killed in its second experiment, it knows the first one."""

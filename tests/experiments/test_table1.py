@@ -175,5 +175,19 @@ def test_data_of_another_form_is_refused(tmp_path: Path, change: Any, problem: s
     assert problem in str(caught.value)
 
 
+@pytest.mark.lengthy
+def test_scores_without_variance_are_json_and_names_cannot_move_the_terminal(tmp_path: Path) -> None:
+    def change(data: Any) -> None:
+        debate = data["experiments"]["3"]
+        debate["scenario"] = "debate\x1b[2J"
+        debate["metrics"]["fluency"].update(treatment=[5] * 120, control=[4] * 120)
+
+    file = str(changed(tmp_path, change))
+    shown = json.loads(typed("experiment", "verify", "--data", file, "--format", "json", code=1))
+    (row,) = [each for each in shown["rows"] if (each["experiment"], each["metric"]) == ("3", "fluency")]
+    assert (row["t"], row["d"], row["p"]) == ("inf", "inf", 0.0)
+    assert r"debate\u001b[2J" in typed("experiment", "verify", "--data", file, code=1)
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in refused("experiment", "verify", "--data", str(tmp_path / "none.json"))

@@ -229,6 +229,8 @@ def test_a_recording_is_not_overwritten(tmp_path: Path) -> None:
     assert path.read_bytes() == recorded
     with pytest.raises(ConfigurationError, match="cannot be written: No such file"):
         RecordingJudge(by_vote(6), tmp_path / "none" / "judgements.jsonl")
+    with pytest.raises(ConfigurationError, match="cannot be written: Is a directory"):
+        RecordingJudge(by_vote(6), tmp_path)
 
 
 # Other judges in the place of an evaluator's own ---------------------------------------------------
