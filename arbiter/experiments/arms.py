@@ -95,14 +95,26 @@ class Corrections:
     def evaluations(self, agents: int) -> int:
         """The interventions that are evaluated in one step of a world with that many agents."""
         crowd = [Persona(f"agent {number}", "a person") for number in range(agents)]
-        return sum(len(make(crowd, NoJudge())) for make in self.interventions)
+        return sum(map(len, self.batches(crowd, NoJudge())))
+
+    def batches(self, personas: Sequence[Persona], judge: Judge | ChatModel | str) -> list[InterventionBatch]:
+        """The interventions of an environment with these agents. Raises `ConfigurationError` if a function makes
+        something else.
+        """
+        batches: list[Any] = [make(personas, judge) for make in self.interventions]
+        for make, batch in zip(self.interventions, batches, strict=True):
+            if not isinstance(batch, InterventionBatch):
+                raise ConfigurationError(
+                    f"interventions: {make!r:.80} returned {batch!r:.80}; expected an InterventionBatch."
+                )
+        return batches
 
     def idle(self, agents: Sequence[Persona], steps: int) -> dict[str, int]:
         """The batches of interventions that cannot fire in a world of so many steps, with the messages of an
         agent that each waits for."""
-        batches = [make(agents, NoJudge()) for make in self.interventions]
         waits = {
-            batch.name: min((one.waits_for for one in batch.interventions), default=0) for batch in batches
+            batch.name: min((one.waits_for for one in batch.interventions), default=0)
+            for batch in self.batches(agents, NoJudge())
         }
         # At the head of the last step, an agent has acted in each step but that one.
         return {name: least for name, least in waits.items() if least > steps - 1}
@@ -179,7 +191,7 @@ class Treatment:
         self._treats = bool(corrections)
         self.arbiter_os = ArbiterOS(ledger=ledger if self._treats else None)
         self.gate: PersonaGate | None = None
-        self.batches = [make(personas, corrector) for make in corrections.interventions]
+        self.batches = corrections.batches(personas, corrector)
         for batch in self.batches:
             for one in batch.interventions:
                 one.repository = one.repository or repository

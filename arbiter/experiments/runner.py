@@ -293,7 +293,7 @@ class Experiment:
         given: Any = self.agents
         if given is None:
             given = AgentFactory(self.setting.population, seed=self.seed + run, template_only=True)
-        people: Sequence[Any] = given.agents(needed) if hasattr(given, "agents") else given
+        people: Sequence[Any] = list(given.agents(needed) if hasattr(given, "agents") else given)
         if strangers := [each for each in people if not isinstance(each, Persona)]:
             raise ConfigurationError(
                 f"agents has {strangers[0]!r:.80}; expected personas: Persona(name, text)."

@@ -16,6 +16,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from arbiter._values.records import Records
 from arbiter._values.version import __version__
+from arbiter.errors import ConfigurationError
 from arbiter.history import HistoryItem
 from arbiter.history._record import NOTHING, Record
 from arbiter.instructions import TOOL_CALL
@@ -129,6 +130,10 @@ class OpenTelemetry(HistoryListener):
         self._scores = meter.create_histogram(names.SCORES, "1", "Scores of evaluations, by evaluator")
         self._durations = meter.create_histogram(names.DURATIONS, "s", "Durations of node runs, by node")
         if ledger is not None:
+            if not callable(getattr(ledger, "health", None)):
+                raise ConfigurationError(
+                    f"OpenTelemetry: ledger is {ledger!r:.80}; expected an open ledger: Ledger({str(ledger)!r:.60})."
+                )
             _observe(meter, ledger)
         self._contents = contents
         self._executions: dict[str, _Open] = {}

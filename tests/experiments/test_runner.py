@@ -520,11 +520,15 @@ def test_a_model_in_two_roles_is_a_warning() -> None:
 
 @pytest.mark.lengthy
 def test_people_from_a_generator_are_in_each_run() -> None:
-    given = pair(
-        agents=(each for each in people(2)), mode="template", model=None, judge=None, corrector=None, runs=2
-    )
-    for _ in range(2):
-        assert given.run(folder=None).exposure["control"].drafts == 24
+    class Maker:
+        def agents(self, n: int) -> Any:
+            return (each for each in people(n))
+
+    template: dict[str, Any] = {"mode": "template", "model": None, "judge": None, "corrector": None}
+    for given in ((each for each in people(2)), Maker()):
+        made = pair(agents=given, runs=2, **template)
+        for _ in range(2):
+            assert made.run(folder=None).exposure["control"].drafts == 24
 
 
 def test_names_of_people_are_compared_in_linear_time() -> None:
@@ -592,6 +596,10 @@ def test_the_population_of_a_scenario_is_made_from_its_seed() -> None:
     assert any(f"You are {first.name}" in model.prompt(call) for call in range(model.calls))
 
 
+def nothing(personas: Any, judge: Any) -> Any:
+    """A function that forgets to return its interventions."""
+
+
 @pytest.mark.parametrize(
     ("known", "said"),
     [
@@ -612,6 +620,15 @@ def test_the_population_of_a_scenario_is_made_from_its_seed() -> None:
         (
             {"scenario": "debate-controversial", "profile": None},
             "profile is None; expected one of paper, seed",
+        ),
+        (
+            {
+                "arms": {
+                    "one": Corrections(interventions=[nothing]),
+                    "other": Corrections(),
+                }
+            },
+            "returned None; expected an InterventionBatch",
         ),
         ({"agents": 5}, "agents is 5; expected personas, or an AgentFactory"),
         ({"scenario": 42}, "scenario is 42; expected a Scenario, or one of brainstorming-average"),

@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 
-from arbiter import ArbiterOS, EvaluationResult, PolicyViolationError, Verdict
+from arbiter import ArbiterOS, ConfigurationError, EvaluationResult, PolicyViolationError, Verdict
 from arbiter.instructions import TOOL_CALL
 from arbiter.ledger import Ledger
 from arbiter.memory import CognitiveEvaluator, EvalContext, EvaluationCycle
@@ -463,6 +463,9 @@ def test_the_health_of_a_ledger_is_reported_as_gauges(tmp_path: Path) -> None:
             name: kept.points(f"arbiter.ledger.{name}")[0].value for name in ("queued", "dropped", "lag")
         }
     assert values == {"queued": 0, "dropped": 0, "lag": 0.0}
+    wrong: Any = "ledger.db"
+    with pytest.raises(ConfigurationError, match=r"ledger is 'ledger.db'; expected an open ledger: Ledger\("):
+        OpenTelemetry(ledger=wrong)
 
 
 @MODES
