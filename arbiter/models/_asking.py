@@ -25,7 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from arbiter._threads.deadlines import start
 from arbiter.errors import ConfigurationError
-from arbiter.models._json import json_values
+from arbiter.models._json import json_values, whole
 
 # `BaseChatModel` itself takes longer to import than all of Arbiter.
 ChatModel = Runnable[Any, Any]
@@ -323,7 +323,7 @@ def _read(reply: Reply, schema: type[T]) -> tuple[T | None, str]:
 
 
 def _tool_calls(reply: Any) -> list[Any]:
-    return [call["args"] for call in reply.tool_calls] if isinstance(reply, AIMessage) else []
+    return [whole(call["args"]) for call in reply.tool_calls] if isinstance(reply, AIMessage) else []
 
 
 def _text(reply: Any) -> str:

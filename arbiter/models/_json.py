@@ -118,7 +118,7 @@ def _read(text: str) -> list[Any]:
 def whole(value: Any) -> Any:
     """A JSON value with U+FFFD in place of each lone surrogate, so that one broken character does not cost
     the whole value."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, default=str)
     return json.loads(_HALF.sub("\ufffd", text)) if _HALF.search(text) else value
 
 

@@ -171,6 +171,15 @@ def test_structured_output_is_asked_for_first(mode: str) -> None:
 
 @MODES
 @pytest.mark.parametrize(
+    "given", [tool_call("Mark", {"why": "ok \ud83d", "score": 7}), r'{"why": "ok \ud83d", "score": 7}']
+)
+def test_half_of_a_character_is_replaced_in_text_and_tool_calls_alike(given: Any, mode: str) -> None:
+    answer = asked(ScriptedTools(answers=[given]), mode)
+    assert answer.value == Mark(why="ok \ufffd", score=7)
+
+
+@MODES
+@pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         ([{"why": "so", "score": True}], "expected a whole number"),
