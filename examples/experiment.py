@@ -146,7 +146,7 @@ def run(folder: Path) -> ExperimentResult:
 
 
 def main(argv: Sequence[str]) -> int:
-    if len(argv) > 1:
+    if len(argv) > 1 or "".join(argv).startswith("-"):
         sys.exit("usage: experiment.py [FOLDER]")
     folder = Path(argv[0] if argv else tempfile.mkdtemp(prefix="experiment-"))
     folder.mkdir(parents=True, exist_ok=True)

@@ -451,3 +451,12 @@ def test_the_experiment_compares_treatment_and_control_and_draws_the_effects(
     result = json.loads((tmp_path / "found" / "result.json").read_text(encoding="utf-8"))
     assert result["plan_hash"] == json.loads((tmp_path / "found" / "plan.json").read_text())["hash"]
     assert not any(result["exposure"]["control"][name] for name in ("checks", "nudges", "regenerations"))
+
+
+def test_a_question_about_the_experiment_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"usage: experiment.py \[FOLDER\]"):
+        experiment.main(["--help"])
+    assert not [*tmp_path.iterdir()]
