@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from arbiter._values.states import is_number
 from arbiter.errors import ConfigurationError, nearest
 
 Scalar: TypeAlias = str | int | float
@@ -52,21 +53,22 @@ class Dimension:
             object.__setattr__(self, "shares", tuple(share / total for share in self.shares))
 
     def _fault(self) -> str:
-        if not self.name.strip():
+        name: Any = self.name
+        if not isinstance(name, str) or not name.strip():
             return "expected a name"
         if bool(self.values) == (self.range is not None):
             return "expected either values or a range"
         if self.range is not None:
             if self.shares is not None:
                 return "shares belong to values, not to a range"
-            return _fault_of_range(*self.range)
+            return _fault_of_range(self.range)
         if len(set(self.values)) < len(self.values):
             return "a value is given twice"
         if self.shares is None:
             return ""
         if len(self.shares) != len(self.values):
             return f"expected {len(self.values)} shares, got {len(self.shares)}"
-        if not all(0 <= share <= 1 for share in self.shares):
+        if not all(is_number(share) and 0 <= share <= 1 for share in self.shares):
             return f"expected shares of 0 to 1, got {list(self.shares)}"
         total = math.fsum(self.shares)
         return (
@@ -89,7 +91,7 @@ class Dimension:
             return ""
         if not isinstance(given, list | tuple) or not given:
             return f"expected a value, or a list of values to choose from, got {given!r:.80}"
-        return _fault_of_range(*ends) if (ends := self._ends(given)) else ""
+        return _fault_of_range(ends) if (ends := self._ends(given)) else ""
 
     def settle(self, given: Scalar | Sequence[Scalar], random: Random) -> Scalar:
         """One value of those that a directive gives: itself, one of a list, or a number between two ends."""
@@ -117,9 +119,12 @@ class Dimension:
         return {"name": self.name, "values": dict(zip(map(str, self.values), self.shares, strict=True))}
 
 
-def _fault_of_range(low: float, high: float) -> str:
-    fits = math.isfinite(low) and math.isfinite(high) and low <= high
-    return "" if fits else f"expected a range [low, high], got [{low!r}, {high!r}]"
+def _fault_of_range(ends: Any) -> str:
+    if not isinstance(ends, list | tuple):
+        return f"expected a range [low, high], got {ends!r:.80}"
+    found: list[Any] = [*ends]
+    fits = len(found) == 2 and all(map(is_number, found)) and found[0] <= found[1]
+    return "" if fits else f"expected a range [low, high], got {found!r:.80}"
 
 
 def _number(ends: tuple[float, float], random: Random) -> int | float:
@@ -183,6 +188,9 @@ class Profile:
 
     def __post_init__(self) -> None:
         where = f"profile {self.id!r:.80}"
+        for what in ("gender", "big_five"):
+            if not isinstance(given := getattr(self, what), Mapping):
+                raise ConfigurationError(f"{where}: {what}: expected a mapping, got {given!r:.80}.")
         for what, given, known in (("big_five", self.big_five, BIG_FIVE), ("axes", self.axes, AXES)):
             for name in given:
                 if name not in known:
@@ -190,7 +198,7 @@ class Profile:
                         f"{where}: {what}: expected {', '.join(known)}, got {name!r:.80}.{nearest(name, known)}"
                     )
         for name, level in self.big_five.items():
-            if level not in _LEVELS:
+            if level not in [*_LEVELS]:
                 raise ConfigurationError(
                     f"{where}: big_five: {name}: expected low, average or high, got {level!r:.80}."
                 )

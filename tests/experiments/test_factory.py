@@ -393,6 +393,11 @@ def test_a_compass_has_its_axes_in_place_of_political_dimensions() -> None:
 # Mistakes
 
 
+def own(**known: Any) -> Profile:
+    settings: dict[str, Any] = {"id": "x", "population": "x", "age": (1, 2), "gender": {"a": 1.0}}
+    return Profile(**{**settings, **known})
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -409,6 +414,13 @@ def test_a_compass_has_its_axes_in_place_of_political_dimensions() -> None:
             "Did you mean 'economic'",
         ),
         (lambda: Profile(id="x", population="x", age=(1, 2), gender={"a": 0.4}), "sum to 1"),
+        (lambda: own(age="20-30"), r"dimension 'age': expected a range \[low, high\], got '20-30'"),
+        (lambda: own(age=(20,)), r"dimension 'age': expected a range \[low, high\], got \[20\]"),
+        (lambda: own(gender=["a"]), r"profile 'x': gender: expected a mapping, got \['a'\]"),
+        (lambda: own(gender={"a": "1"}), r"dimension 'gender': expected shares of 0 to 1, got \['1'\]"),
+        (lambda: own(big_five=["openness"]), "profile 'x': big_five: expected a mapping"),
+        (lambda: own(big_five={"openness": ["low"]}), r"expected low, average or high, got \['low'\]"),
+        (lambda: Dimension(name=json.loads("5"), values=("a",)), "dimension 5: expected a name"),
     ],
 )
 def test_a_mistake_is_reported_before_anything_is_made(make: Callable[[], object], said: str) -> None:

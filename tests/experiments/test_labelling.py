@@ -136,13 +136,15 @@ def test_labels_of_something_else_are_refused() -> None:
     asked: dict[str, Any] = {"metric": "fluency", "judge": judge(), "pass_at": 6}
     with pytest.raises(ConfigurationError, match="Did you mean 'fluency'"):
         write_sessions("other.csv", metric="fluencey")
+    wrong: Any = None
     with pytest.raises(ConfigurationError, match="None is not a metric of the run"):
-        write_sessions("other.csv", metric=None)  # type: ignore[arg-type]
+        write_sessions("other.csv", metric=wrong)
     with pytest.raises(ConfigurationError, match="not overwritten"):
         write_sessions(file, metric="fluency")
-    for count in (0, 2.5):
+    counts: list[Any] = [0, 2.5]
+    for count in counts:
         with pytest.raises(ConfigurationError, match=f"count is {count}; expected a whole number from 1"):
-            write_sessions("other.csv", metric="fluency", count=count)  # type: ignore[arg-type]
+            write_sessions("other.csv", metric="fluency", count=count)
     assert not Path("other.csv").exists()
     file.write_text(file.read_text().replace(" word ", " sentence "))
     with pytest.raises(
