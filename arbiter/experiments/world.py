@@ -71,10 +71,12 @@ class Setting:
     seed: int = 0
     environment: int = 0
     drafts: int = field(default=0, init=False)
-    _heard: dict[tuple[int, bool], tuple[BaseMessage, BaseMessage]] = field(
-        default_factory=dict[tuple[int, bool], tuple[BaseMessage, BaseMessage]], init=False, repr=False
+    _heard: dict[tuple[str, str, bool], BaseMessage] = field(
+        default_factory=dict[tuple[str, str, bool], BaseMessage], init=False, repr=False
     )
-    """Each message with its form in prompts, by its identity and whether it is the agent's own."""
+    """The form of each message in prompts, by its speaker, its text and whether it is the agent's own. A governed
+    node gets copies of the messages.
+    """
 
     def __post_init__(self) -> None:
         names = [persona.name for persona in self.personas]
@@ -93,14 +95,12 @@ class Setting:
 
     def heard(self, message: BaseMessage, agent: str) -> BaseMessage:
         """A message from the side of an agent. It is made once, because a conversation is in each of its prompts."""
-        is_own = message.name == agent
-        known = self._heard.get((id(message), is_own))
-        if known is None:
-            text = str(message.text)
-            named = f"{message.name}: {text}" if message.name else text
-            known = message, AIMessage(text) if is_own else HumanMessage(named)
-            self._heard[id(message), is_own] = known
-        return known[1]
+        speaker, text = message.name or "", str(message.text)
+        key = speaker, text, speaker == agent
+        if key not in self._heard:
+            named = f"{speaker}: {text}" if speaker else text
+            self._heard[key] = AIMessage(text) if speaker == agent else HumanMessage(named)
+        return self._heard[key]
 
 
 def seed_of(seed: int, environment: int, step: int) -> int:

@@ -305,6 +305,17 @@ def test_a_message_is_read_once_however_long_the_conversation_gets() -> None:
 
 
 @pytest.mark.lengthy
+def test_prompts_of_a_gated_conversation_share_their_messages() -> None:
+    """A gate's node gets copies of what was said, which are not kept one by one."""
+    model = speaker()
+    talk(model, Corrections(GATE), steps=4)
+    said = [message for asked in model.asked for message in asked if message.type == "human"]
+    assert len({id(message) for message in said}) < len(said) / 2
+    texts = {str(message.text) for message in said if not str(message.text).startswith("It is your turn")}
+    shared = {id(message) for message in said if str(message.text) in texts}
+    assert len(shared) == len(texts)
+
+
 def test_only_interventions_whose_judge_or_function_raises_count_as_failures() -> None:
     def asking(personas: Any, judge: Any) -> InterventionBatch:
         batch = InterventionBatch.create_for_each(personas, judge=judge)
