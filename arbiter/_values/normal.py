@@ -1,4 +1,4 @@
-"""Unicode normal forms in linear time."""
+"""Unicode normal forms in linear time, and texts in any case."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ def normalized(form: Literal["NFC", "NFD", "NFKC"], text: str) -> str:
     if any(map(unicodedata.combining, text[:: MOST_MARKS + 1])):
         text = _marks().sub(r"\1", text)
     return unicodedata.normalize(form, text)
+
+
+def anycase(text: str) -> str:
+    """`text` in NFKC and in any case. The Turkish i with a dot and the one without count as the Latin i."""
+    if text.isascii():
+        return text.casefold()
+    return normalized("NFKC", text).casefold().replace("i\u0307", "i").replace("\u0131", "i")
 
 
 @cache

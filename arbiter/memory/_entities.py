@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from arbiter._values.normal import normalized
+from arbiter._values.normal import anycase
 from arbiter.memory._characters import Character
 from arbiter.memory._conversation import SPEAKER, speaker_of
 from arbiter.memory._records import Record
@@ -111,7 +111,7 @@ def _folded(name: str) -> str:
 
 def folded_text(text: str) -> str:
     """A text in NFKC, with single spaces and in any case: to look for in others, or to look in."""
-    return " ".join(normalized("NFKC", text).casefold().split())
+    return " ".join(anycase(text).split())
 
 
 _EDGES = re.compile(r"^\W+|(?<!\W)\W+$")

@@ -8,7 +8,7 @@ from unicodedata import category
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from arbiter._values.normal import normalized
+from arbiter._values.normal import anycase
 from arbiter.memory._conversation import counts, text_of
 
 # By language. A message that begins with one of them, followed by punctuation or nothing, is off the record.
@@ -51,7 +51,7 @@ OPENINGS = {
     "da": """mellem os|mellem os sagt|kun mellem os|i fortrolighed|fortroligt""",
     "no": """mellom oss|mellom oss sagt|bare mellom oss|i fortrolighet|fortrolig""",
     "fi": """meidän kesken|näin meidän kesken|luottamuksellisesti|luottamuksellista""",
-    "el": """μεταξύ μας|εμπιστευτικά|εμπιστευτικό""",
+    "el": "μεταξύ μας|μεταξυ μας|εμπιστευτικά|εμπιστευτικα|εμπιστευτικό|εμπιστευτικο",
     "tr": """aramızda|aramızda kalsın|söz aramızda|laf aramızda|gizli|bunu kaydetme""",
     "ru": """между нами|только между нами|строго между нами|между нами говоря|не для протокола|не для записи
         |конфиденциально|по секрету|не запоминай это|не сохраняй это|никому не говори""",
@@ -145,8 +145,7 @@ def _is_off(text: str) -> bool:
 def folded(text: str) -> str:
     """The words of a text in lower case with single spaces between them, without punctuation and invisible
     characters."""
-    # A Turkish capital I with a dot becomes an i and a dot.
-    plain = normalized("NFKC", text).replace("\u2019", "'").casefold().replace("i\u0307", "i")
+    plain = anycase(text).replace("\u2019", "'")
     kept = "".join(
         char
         if char.isalnum() or char == "'" or category(char)[0] == "M"

@@ -183,9 +183,9 @@ class Reader(Generic[T]):
             given = cast("Any", inner if isinstance(inner, Mapping) else candidate)
         items: Any = given
         if isinstance(given, list):
-            if self.item_field is not None:
-                return {self.item_field: items}
-            return items[0] if len(items) == 1 else items
+            if len(items) == 1 and (self.item_field is None or self._has_items(items[0])):
+                return items[0]
+            return items if self.item_field is None else {self.item_field: items}
         return {self.item_field: [items]} if self._is_foreign(items) and self._is_item(items) else items
 
     def _may_be_one(self, candidate: Any) -> bool:
@@ -199,6 +199,12 @@ class Reader(Generic[T]):
         given = candidate
         known = {key for keys in self.keys.values() for key in keys}
         return isinstance(candidate, Mapping) and bool(given) and known.isdisjoint(given)
+
+    def _has_items(self, candidate: Any) -> bool:
+        """True for an object that has the list of items itself."""
+        given = candidate
+        names = self.keys.get(self.item_field or "", set())
+        return isinstance(candidate, Mapping) and not names.isdisjoint(given)
 
     def _is_item(self, candidate: Any) -> bool:
         """True if `candidate` is an item of the list in the schema, and says something."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from arbiter._values.normal import normalized
 
@@ -16,14 +17,23 @@ _UNSEEN = re.compile(
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]+"
 )
 """The categories Cc and Cf without tabs and line ends."""
+_DIGIT = re.compile(r"[^\D0-9]")  # of another script
 _COLOURS = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 """What a program sends to a terminal; its letter would hide the begin of a secret."""
 
 
 def bare(text: str) -> str:
-    """`text` in NFKC and without invisible characters, so that no zero-width character hides a secret."""
+    """`text` in NFKC, without invisible characters and with ASCII digits, so that neither a zero-width character nor
+    another script hides a secret."""
     if "\x1b" in text:
         text = _COLOURS.sub(" ", text)
     if text.isascii():
         return text if text.isprintable() else _CONTROLS.sub("", text)
-    return normalized("NFKC", _UNSEEN.sub("", text))
+    plain = normalized("NFKC", _UNSEEN.sub("", text))
+    return plain.translate(_digits()) if _DIGIT.search(plain) else plain
+
+
+@cache
+def _digits() -> dict[int, str]:
+    """The ASCII digit of each digit of another script."""
+    return {ord(digit): str(int(digit)) for digit in map(chr, range(0x660, 0x20000)) if digit.isdecimal()}

@@ -50,6 +50,13 @@ async def test_a_query_forgets_facts_that_contain_it(any_indexed_store: BaseStor
     assert "eattle" not in await room.dump()
 
 
+@pytest.mark.parametrize("query", ["izmir", "IZMIR", "İzmir", "İZMİR"])
+async def test_a_query_finds_a_turkish_i_in_any_case(query: str) -> None:
+    room = Room()
+    await room.hears("a", claim("User lives in İzmir"))
+    assert await room.learned.forget(room.user, query) == 1
+
+
 async def test_a_query_searches_all_fields_of_a_fact() -> None:
     room = Room()
     await room.hears(

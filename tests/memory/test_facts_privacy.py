@@ -21,6 +21,10 @@ from tests.redaction.forms import FORMS
 from tests.support import quick
 
 SECRETS = (
+    "بطاقتي ٤١١١ ١١١١ ١١١١ ١١١١",
+    "मेरा कार्ड ४१११११११११११११११",
+    "شماره حساب DE۸۹۳۷۰۴۰۰۴۴۰۵۳۲۰۱۳۰۰۰",
+    "my SSN is ٠٧٨-٠٥-١١٢٠",
     "User's key is sk-live-4eC39HqLyjWDarjtT1zdp7dc",
     "key sk-live-abc123",
     "User pays with card 4111 1111 1111 1111",

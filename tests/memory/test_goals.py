@@ -419,6 +419,19 @@ def test_a_model_may_only_say_how_far_a_goal_is(any_store: BaseStore) -> None:
     asyncio.run(scenario(store))
 
 
+@pytest.mark.parametrize("named", ["[g1]", "Goal g1", "#g1", "G1"])
+def test_a_model_may_write_the_id_of_a_goal_in_another_way(named: str) -> None:
+    async def scenario(store: MemoryStore) -> None:
+        answer = {"id": named, "objectives": [{"description": "b", "completed": True}]}
+        await evaluated(store, answering([answer]), goal(A, B), replace(goal(A, B), id="g1-2"))
+        assert [found.status for found in await Goals(store, "agent").all("room-1")] == [
+            "DONE",
+            "IN_PROGRESS",
+        ]
+
+    asyncio.run(scenario(MemoryStore(InMemoryStore())))
+
+
 @pytest.mark.parametrize(
     ("answer", "refused"),
     [

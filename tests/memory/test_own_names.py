@@ -405,6 +405,17 @@ def test_an_introduction_is_recognised_in_many_languages(text: str) -> None:
     assert introduces(text, "Ada")
 
 
+async def test_a_turkish_name_is_the_same_in_any_case() -> None:
+    chat = Chat({"çay": fact("irem çay sever", subject="irem")})
+    await chat.say("BENİM ADIM İREM")
+    await chat.say("çay severim")
+    await chat.cycle.memory.aregister_entity("user-2", "Işıl")
+    chat.hear = {"ışıl": fact("ışıl doktor", subject="ışıl")}
+    await chat.say("arkadaşım ışıl doktor")
+    assert [one.subject for one in await chat.facts()] == ["user-1"]
+    assert await chat.known("user-2") == ["ışıl doktor"]
+
+
 @pytest.mark.parametrize(
     "text",
     [

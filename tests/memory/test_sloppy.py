@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 
-from arbiter.memory import Entity
+from arbiter.memory import Entity, ReflectionEvaluator
 from tests.memory.dialogue_support import Chat, fact, status
 from tests.memory.test_talks import Talk, says
 
@@ -58,6 +58,7 @@ SHAPES: dict[str, Callable[[Answer], Any]] = {
     "as Python writes it": lambda a: repr({**a, "forget_everything": None}),
     "a list alone": lambda a: a["claims"],
     "a claim alone": lambda a: a["claims"][0],
+    "a list around it": lambda a: [a],
     "a claim in place of a list": lambda a: {"claims": a["claims"][0]},
     "sentences": lambda a: {"claims": [claim["claim"] for claim in a["claims"]]},
     "in an object around it": lambda a: {"result": a},
@@ -105,6 +106,8 @@ WISHES: dict[str, Callable[[str], Any]] = {
     "shortened": lambda id: [id[:8]],
     "under ids": lambda id: {"ids": [id]},
     "a longer key": lambda id: [{"fact_id": id, "message_id": "m1"}],
+    "another key": lambda id: [{"fact": id, "message_id": "m1"}],
+    "the words under a key of their own": lambda id: [{"claim": CAT, "message_id": "m1"}],
     "the words of the fact": lambda id: ["user has a cat."],
     "a wrong message": lambda id: [{"id": id, "message_id": "2"}],
     "the message of the fact": lambda id: [{"id": id, "message_id": "m0"}],
@@ -120,6 +123,46 @@ async def test_a_wish_is_carried_out_however_the_model_names_it(wish: str) -> No
     chat = Sloppy(("cat", says(CAT)), ("vergiss", says(forget=["cat"])), shape=shape)
     await talk(chat, "I have a cat", "bitte vergiss meine Katze")
     assert await chat.known() == []
+
+
+KNOWN: dict[str, Callable[[str], str]] = {
+    "in brackets": lambda id: f"[{id}]",
+    "its line": lambda id: f"{id} (fact, about user-1): {CAT}",
+    "in capitals": str.upper,
+    "shortened": lambda id: id[:8],
+    "the words of the fact": lambda id: CAT,
+}
+
+
+@pytest.mark.parametrize("named", KNOWN)
+async def test_a_repetition_counts_however_the_model_names_the_fact(named: str) -> None:
+    def shape(answer: Answer) -> Answer:
+        again = {"already_known": True, "known_id": KNOWN[named](known[0].id)} if known else {}
+        return {"claims": [{**claim, **again} for claim in answer["claims"]]}
+
+    chat = Sloppy(("have a cat", says(CAT)), ("my cat", says("A cat lives with User")), shape=shape)
+    known = await chat.facts()
+    await talk(chat, "I have a cat")
+    known = await chat.facts()
+    await chat.say("my cat is asleep", id="m1")
+    assert [(one.claim, one.mention_count) for one in await chat.facts()] == [(CAT, 2)]
+
+
+async def test_a_reflection_may_write_the_id_of_a_fact_in_another_way() -> None:
+    chat = Chat({"have a cat": CAT}, conversation_length=4)
+    await chat.say("I have a cat", id="m0")
+    cat = await chat.fact(CAT)
+    again = {
+        "claim": "A cat lives with User",
+        "type": "fact",
+        "already_known": True,
+        "known_id": f"[{cat.id}]",
+    }
+    chat.arbiter_os.remove_evaluator("GET_FACTS")
+    chat.arbiter_os.add_evaluator(ReflectionEvaluator())
+    chat.model.answers[:] = [json.dumps({"thought": "", "facts": [again], "relationships": []})]
+    await chat.say("my cat is asleep", id="m1")
+    assert [(one.claim, one.mention_count) for one in await chat.facts()] == [(CAT, 2)]
 
 
 async def test_a_message_that_takes_itself_back_may_be_named_by_its_id_alone() -> None:

@@ -188,6 +188,12 @@ TALKS: dict[str, tuple[Sequence[str], Sequence[tuple[str, Part]], Any, Sequence[
         "supersedes",
         ["Mia is 12", "Mia is 31"],
     ),
+    "an age in the digits of another script": (
+        ["I'm 34", "عمري ٣٤"],
+        [("34", says("User is 34 years old")), ("٣٤", says("عمر المستخدم ٣٤ سنة"))],
+        "duplicate",
+        ["User is 34 years old"],
+    ),
     "a Japanese move": (
         ["東京に住んでいます", "先月、大阪に引っ越しました"],
         [("東京", says(status(TOKYO))), ("大阪", says(status(OSAKA)))],

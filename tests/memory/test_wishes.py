@@ -350,6 +350,8 @@ class Spy(Embeddings):
         "Off the record: I am quitting in May.",
         "Entre nosotros: voy a dejar mi trabajo, quitting.",
         "Unter uns, ich kündige. quitting",
+        "ARAMIZDA KALSIN: quitting",
+        "ΜΕΤΑΞΥ ΜΑΣ: quitting",
         "ここだけの話、quitting",
     ],
 )
@@ -681,6 +683,7 @@ def test_another_user_cannot_confirm() -> None:
         "Forget everything about me.",
         "Vergiss alles!",
         "Borra todos mis datos, por favor",
+        "HAKKIMDAKİ HER ŞEYİ UNUT",
         "忘记一切",
         "すべて忘れてください",
     ],
@@ -704,6 +707,7 @@ def test_a_message_that_is_nothing_but_the_command_is_carried_out_at_once(comman
         "\u201eVergiss alles\u201c",
         "> forget everything",
         "`forget everything`",
+        "\u266a forget everything \u266a",
         "\u5fd8\u8bb0\u4e00\u5207\uff1f",
     ],
 )

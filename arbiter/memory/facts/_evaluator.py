@@ -37,6 +37,8 @@ from arbiter.memory.facts._extraction import (
     GivenName,
     InferredClaims,
     extraction,
+    fact_of,
+    identified,
     label,
     meant,
     rendered,
@@ -56,7 +58,7 @@ from arbiter.memory.facts._profiles import (
     updates_in,
     with_profiles,
 )
-from arbiter.memory.facts._wishes import Carried, WishBook, command_of, fact_of
+from arbiter.memory.facts._wishes import Carried, WishBook, command_of
 from arbiter.models import ChatModel, visible
 
 _log = logging.getLogger("arbiter.memory")
@@ -237,12 +239,10 @@ class FactEvaluator(CognitiveEvaluator):
                 )
             raise UnusableAnswerError(outcome.calls, outcome.error, skipped=skipped)
         ids = {fact.id for fact in told}
-        claims = [
-            replace(claim, already_known=False) if claim.known_id in ids else claim
-            for claim in _claims_in(outcome.value, ctx, fresh, earlier)
-        ]
+        shown = {fact.id: fact for fact in (*known, *told)}
+        found = (identified(claim, shown) for claim in _claims_in(outcome.value, ctx, fresh, earlier))
+        claims = [replace(claim, already_known=False) if claim.known_id in ids else claim for claim in found]
         try:
-            shown = {fact.id: fact for fact in (*known, *told)}
             commanded = len(wishes.carried.gone)
             await wishes.read(
                 outcome.value,

@@ -26,6 +26,7 @@ from arbiter.memory._conversation import text_of
 from arbiter.memory._records import Claim, ClaimType, Fact, Sensitivity, time_in
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._changes import OPEN
+from arbiter.memory.facts._normal import caseless
 from arbiter.models import quote, visible
 
 # Dates as models write them -----------------------------------------------------------------------
@@ -181,11 +182,14 @@ class InferredClaim(ExtractedClaim):
     )
 
 
+_IDS = ("id", "fact_id", "known_id", "record_id", "fact", "known_fact", "claim")
+
+
 def _an_object(given: Any) -> Any:
-    """The id of a request may stand alone, or under a longer key."""
+    """The id of a request may stand alone, or under another key."""
     said = given
     if isinstance(given, Mapping):
-        key = next((key for key in ("id", "fact_id", "known_id") if key in said), "id")
+        key = next((key for key in _IDS if key in said), "id")
         return {**said, "id": said.get(key)}
     return {"id": given} if isinstance(given, str | int) and not isinstance(given, bool) else given
 
@@ -444,6 +448,24 @@ _LONGEST_LABEL = 100
 _LONGEST_NAMING = 400
 _SHORTENED = 8
 """Characters with which a model may shorten an id."""
+
+
+def fact_of(named: str | None, shown: Mapping[str, Fact]) -> Fact | None:
+    """The fact with that id, or with these words: a model may write them for its id."""
+    known = shown.get(meant(named, shown))
+    words = caseless(named or "")
+    return known or next((fact for fact in shown.values() if caseless(fact.claim) == words), None)
+
+
+def identified(claim: Claim, shown: Mapping[str, Fact]) -> Claim:
+    """The claim with the ids of the known facts that it names; a name that fits none of those `shown` stays."""
+
+    def id_of(named: str) -> str:
+        known = fact_of(named, shown)
+        return named if known is None else known.id
+
+    repeated = claim.known_id and id_of(claim.known_id)
+    return replace(claim, known_id=repeated, derived_from=tuple(map(id_of, claim.derived_from)))
 
 
 def called(id: str, ctx: EvalContext) -> str:

@@ -6,7 +6,7 @@ import hmac
 import json
 import re
 
-from arbiter._values.normal import normalized
+from arbiter._values.normal import anycase, normalized
 from arbiter.memory._notes import KEYS, key_in
 from arbiter.memory._records import Records
 from arbiter.redaction._texts import bare
@@ -26,7 +26,7 @@ def normal_form(claim: str) -> str:
 
 def caseless(text: str) -> str:
     """The normal form of a text in any case: for names, and for words that are only compared."""
-    return normal_form(text).casefold()
+    return anycase(normal_form(text))
 
 
 class FactIds(Records):

@@ -94,7 +94,7 @@ _phrases = (
     "|moi, c'est|(?:yo )?(?:(no) )?soy|(?:(no) )?me llamo|mi nombre (?:(no) )?es|~ sono|~ mi chiamo|il mio nome ~ è"
     r"|~ sou|eu ~ sou|~ me chamo|eu ~ me chamo|(?:\bo )?meu nome ~ é|jag heter ~|jag är ~|jeg heter ~|jeg hedder ~"
     "|jeg er ~|olen|nimeni on|~ jestem|~ nazywam się|mam na imię ~|jmenuji se|меня ~ зовут ~|я ~|мене ~ звати ~"
-    "|benim adım|adım|我~叫|我~是|我的名字~是|我的名字~叫|私は|僕は|저는|제 이름은"
+    "|benim adim|adim|我~叫|我~是|我的名字~是|我的名字~叫|私は|僕は|저는|제 이름은"
 )
 _NEGATED = {
     "~ ": "(?:(non|não|ne|nie|не) )?",
@@ -126,14 +126,14 @@ _ANOTHERS_AFTER = re.compile(
     r"|は(?:私|僕|俺)の(?P<cjk>\w+)"
 )
 _OF_PHRASES = words_of(re.sub(r"\W", " ", _phrases))
-_NAMING = re.compile("nam|nom|имя|зовут|isim|adım|名|이름")
+_NAMING = re.compile("nam|nom|имя|зовут|isim|adim|名|이름")
 _TOO = re.compile(
     r",? ?(?:too|also|as well|auch|también|aussi|anche|também|ook|också|også|też|тоже|也|도|も)(?!\w)"
 )
 
 
 _NOT = re.compile(
-    r",? ?(?:(?:değil|deyil)(?! m[iı])|(?:では|じゃ|でわ)(?:ない|ありません|なく)|(?:이|가|은|는)? ?아[니닙]|नहीं)"
+    r",? ?(?:(?:değil|deyil)(?! mi)|(?:では|じゃ|でわ)(?:ない|ありません|なく)|(?:이|가|은|는)? ?아[니닙]|नहीं)"
 )
 
 

@@ -19,7 +19,7 @@ from arbiter.memory._records import Claim, Fact
 from arbiter.memory._tombstones import Pending
 from arbiter.memory.facts._changes import OPEN
 from arbiter.memory.facts._commands import hastens, plain_command
-from arbiter.memory.facts._extraction import Remarks, Request, label, meant
+from arbiter.memory.facts._extraction import Remarks, Request, fact_of, label, meant
 from arbiter.memory.facts._forgetting import Forgetting, Forgotten, Wanted
 from arbiter.memory.facts._normal import caseless
 from arbiter.memory.stores._words import words_of
@@ -340,12 +340,6 @@ def _sources(claims: Iterable[Claim]) -> dict[str, set[str]]:
 
 def _humans(messages: Iterable[BaseMessage]) -> dict[str, BaseMessage]:
     return {label(m.id): m for m in messages if isinstance(m, HumanMessage) and m.id}
-
-
-def fact_of(named: str, shown: Mapping[str, Fact]) -> Fact | None:
-    """The fact with that id, or with these words: a model may write them for its id."""
-    known = shown.get(meant(named, shown))
-    return known or next((fact for fact in shown.values() if caseless(fact.claim) == caseless(named)), None)
 
 
 def command_of(message: BaseMessage) -> str | None:

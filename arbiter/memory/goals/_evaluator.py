@@ -22,6 +22,7 @@ from arbiter.memory._evaluators import (
 )
 from arbiter.memory._options import text
 from arbiter.memory._records import Goal, GoalStatus, readable
+from arbiter.memory.facts._extraction import meant
 from arbiter.memory.facts._privacy import MOST_TEXT, UNFIT, has_secret, may_keep
 from arbiter.memory.goals._updates import Allowed, GoalAnswer, GoalsAnswer, Reason, asking, moved, progress
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
@@ -109,14 +110,14 @@ class Goals:
         allow_reopen: bool = False,
     ) -> Applied:
         """Apply what is said to the stored goals as `moved` does, each goal atomically."""
+        known = {goal.id for goal in await self.all(room_id, "IN_PROGRESS")}
         said: dict[str, list[GoalAnswer]] = defaultdict(list)
         for update in updates:
-            said[update.id.strip()].append(update)
-        known = {goal.id for goal in await self.all(room_id, "IN_PROGRESS")}
+            said[meant(update.id, known) or update.id.strip()].append(update)
         known |= (await self.store.aget_many(self._namespace(room_id), said)).keys()
         changed: list[Goal] = []
         touched: list[Goal] = []
-        refused: list[Reason] = ["unknown_goal" for update in updates if update.id.strip() not in known]
+        refused: list[Reason] = ["unknown_goal" for id in said.keys() - known for _ in said[id]]
 
         def apply(goal: Goal) -> Goal:
             after, reasons = moved(

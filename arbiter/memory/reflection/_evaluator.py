@@ -19,6 +19,7 @@ from arbiter.memory._notes import Traces
 from arbiter.memory._records import Fact, Records, Thought, readable
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts import Ingested
+from arbiter.memory.facts._extraction import identified
 from arbiter.memory.facts._privacy import may_keep
 from arbiter.memory.reflection._prompt import (
     EXAMPLES,
@@ -163,7 +164,8 @@ class ReflectionEvaluator(CognitiveEvaluator):
     ) -> HandlerOutcome:
         """Store facts, then relationships, then the thought. Every write is idempotent."""
         message_ids = shown_ids(part.id for part in found.shown)
-        claims = [fact.sourced(message_ids, ctx.clock().tzinfo) for fact in value.facts]
+        facts = {fact.id: fact for fact in found.facts}
+        claims = [identified(fact.sourced(message_ids, ctx.clock().tzinfo), facts) for fact in value.facts]
         ingested = Ingested()
         if claims:
             ingested = await ctx.facts.ingest(claims, ctx, evaluator=self.name, shown=found.facts)

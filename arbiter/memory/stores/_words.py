@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from functools import lru_cache
 from math import sqrt
 
-from arbiter._values.normal import normalized
+from arbiter._values.normal import anycase, normalized
 from arbiter._values.words import HAN, UNSPACED, pairs_of
 
 # A number with its decimals is one word; scripts that do not separate words count by the character.
@@ -31,9 +31,7 @@ def _kept(text: str) -> frozenset[str]:
 
 
 def _found(text: str) -> frozenset[str]:
-    if not text.isascii():
-        text = normalized("NFKC", text)
-    return frozenset(_WORD.findall(text.casefold()))
+    return frozenset(_WORD.findall(anycase(text)))
 
 
 def overlap(one: Set[str], other: Set[str]) -> float:
@@ -48,7 +46,7 @@ def overlap(one: Set[str], other: Set[str]) -> float:
 # Marks of Latin, Greek and Cyrillic letters. In other scripts marks are vowels, and stay.
 _ACCENTS = re.compile("[\u0300-\u036f]")
 # Letters that Unicode does not take apart.
-_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ı": "i", "æ": "ae", "œ": "oe"})
+_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "æ": "ae", "œ": "oe"})
 # Written without blanks, or (Hangul) with endings that make a word a different one: indexed by pairs of characters.
 _DENSE = UNSPACED + "\u31f0-\u31ff\uac00-\ud7a3"
 # Python's \w lacks the vowel signs of the scripts of India, and of Hebrew and Arabic.
@@ -67,7 +65,7 @@ def terms_of(text: str) -> Counter[str]:
     Japanese, Korean, Thai, Lao, Burmese and Khmer are indexed by pairs of characters, Chinese also by single ones.
     A text has at most 512 different terms.
     """
-    folded = normalized("NFKC", text).casefold()
+    folded = anycase(text)
     if not folded.isascii():
         folded = normalized("NFC", _ACCENTS.sub("", normalized("NFD", folded))).translate(_LETTERS)
     found: Counter[str] = Counter()
