@@ -19,7 +19,16 @@ from pydantic import BaseModel
 from arbiter import ArbiterOS, ConfigurationError
 from arbiter.checkers import ToolsChecker
 from arbiter.errors import PolicyViolationError
-from arbiter.memory import EvaluationCycle, Fact, FactEvaluator, FactRules, FactsProvider, memory_tools
+from arbiter.memory import (
+    EvaluationCycle,
+    Fact,
+    FactEvaluator,
+    FactRules,
+    FactsProvider,
+    ReflectionEvaluator,
+    memory_tools,
+)
+from tests.memory.dialogue_support import Chat
 from tests.memory.facts_support import answer
 from tests.scripted import Scripted, ScriptedTools, tool_call
 from tests.support import MODES, run
@@ -259,6 +268,23 @@ def test_a_message_of_another_speaker_is_no_source() -> None:
     agent.app.invoke({"messages": messages}, config())
     assert fact_of(agent).source_message_ids == ("own",)
     assert agent.known("bob") == []
+
+
+async def test_no_later_prompt_repeats_what_a_tool_was_asked_to_forget() -> None:
+    chat = Chat({"live in": "User lives in Oslo"})
+    chat.arbiter_os.add_evaluator(ReflectionEvaluator())
+    _, _, forget = memory_tools(chat.cycle)
+    await chat.say("I live in Oslo")
+    asks = HumanMessage("Please forget that Oslo is my home", id="m2")
+    arguments = {"ids": [(await chat.fact("User lives in Oslo")).id], "state": {"messages": [asks]}}
+    assert await forget.ainvoke(arguments, config("user-1", "room-1")) == "Forgotten: 1 record."
+    calls = chat.model.calls
+    await chat.say(asks)
+    await chat.say("and what about cheese?")
+    shown = [
+        prompt for prompt in map(chat.model.prompt, range(calls, chat.model.calls)) if asks.text in prompt
+    ]
+    assert ["The new messages:" in prompt for prompt in shown] == [True]  # once, by the evaluator of facts
 
 
 # Policies -----------------------------------------------------------------------------------------
