@@ -80,6 +80,67 @@ async def test_a_plan_that_is_given_up_in_other_words_for_the_old_home_leaves_it
     assert await chat.known() == [SEATTLE]
 
 
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(("says", "stays"), [(SEATTLE, True), ("User stays here", True), (SEATTLE, False)])
+async def test_a_plan_that_is_given_up_by_saying_the_old_home_again_leaves_it(
+    says: str, stays: bool, named: bool, any_store: BaseStore
+) -> None:
+    """The model may know the claim again, by its words or its id; it then judges the plan by the message."""
+    relations = {(SEATTLE, PORTLAND): "supersedes", (PORTLAND, says): "supersedes" if stays else "unrelated"}
+    chat = Chat(dict(MOVES), relations, store=any_store)
+    await chat.say("I live in Seattle.")
+    seattle = await chat.fact(SEATTLE)
+    again = {"already_known": True, "known_id": seattle.id} if named or says != SEATTLE else {}
+    chat.hear = {**MOVES, "here": {**MOVES["in Seattle"], "claim": says, **again}}
+    await chat.say("From January on I live in Portland.")
+    await chat.say("I am here.")
+    assert (await chat.fact(SEATTLE)).mention_count == 2
+    chat.clock.now = NEW_YEAR
+    assert await chat.known() == [SEATTLE if stays else PORTLAND]
+
+
+async def test_without_a_model_a_fact_that_is_said_again_leaves_the_plan() -> None:
+    chat = Chat(MOVES, "supersedes", max_llm_calls_per_turn=2)
+    await chat.say("I live in Seattle.")
+    await chat.say("From January on I live in Portland.")
+    chat.cycle.max_llm_calls_per_turn = 1
+    await chat.say("I live in Seattle.", room="another")
+    chat.clock.now = NEW_YEAR
+    assert await chat.known() == [PORTLAND]
+
+
+@pytest.mark.parametrize("instead", ["2026-12", "2027-01-01"])
+@pytest.mark.parametrize("relation", ["corrects", "ends"])
+async def test_a_plan_that_took_the_place_of_another_leaves_the_old_home_when_it_is_called_off(
+    instead: str, relation: str, any_store: BaseStore
+) -> None:
+    stays = "User is not moving to Bergen"
+    hear = {"Bergen instead": status(BERGEN, kind="home", valid_from=instead), "not moving": stays}
+    relations = {(old, new): "supersedes" for old in (SEATTLE, PORTLAND) for new in (PORTLAND, BERGEN)}
+    chat = Chat({**MOVES, **hear}, {**relations, (BERGEN, stays): relation}, store=any_store)
+    for text in ("I live in Seattle.", "From January on I live in Portland.", "No, in Bergen instead."):
+        await chat.say(text)
+    await chat.say("I'm not moving after all.")
+    chat.clock.now = NEW_YEAR + timedelta(days=200)
+    assert {*await chat.known()} == {SEATTLE, stays}
+
+
+async def test_a_plan_that_is_put_forward_ends_all_that_it_replaces_earlier() -> None:
+    hear = {"Bergen instead": status(BERGEN, kind="home", valid_from="2026-12")}
+    sooner = {"sooner": status(BERGEN, kind="home", valid_from="2026-11")}
+    relations = {(old, new): "supersedes" for old in (SEATTLE, PORTLAND) for new in (PORTLAND, BERGEN)}
+    chat = Chat({**MOVES, **hear, **sooner}, relations)
+    for text in (
+        "I live in Seattle.",
+        "From January on I live in Portland.",
+        "No, in Bergen instead.",
+        "Even sooner!",
+    ):
+        await chat.say(text)
+    chat.clock.now = datetime(2026, 11, 2, tzinfo=UTC)
+    assert await chat.known() == [BERGEN]
+
+
 async def test_a_plan_that_is_forgotten_leaves_the_old_home() -> None:
     chat = Chat(MOVES, "supersedes")
     await chat.say("I live in Seattle.")

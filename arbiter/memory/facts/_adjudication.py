@@ -38,7 +38,7 @@ class Pair:
 
     `corrected` means that the message of the new claim is said to correct the message of the known one,
     `about_itself` that the known one is what a speaker has said of itself, `other_subject` that the two are about
-    different people or things.
+    different people or things, `again` that the new one was known before the known one, a plan.
     """
 
     new: Fact
@@ -47,6 +47,7 @@ class Pair:
     about_itself: bool = False
     corrected: bool = False
     other_subject: bool = False
+    again: bool = False
 
     @property
     def message_ids(self) -> set[str]:
@@ -61,7 +62,8 @@ def by_rule(pair: Pair) -> Relation:
 
     A message that corrects another one corrects the claims in it that have the same slot or at least half of
     the words. Different values of one slot supersede each other in statements of one speaker, and contradict
-    each other in those of two. All other pairs are unrelated: only a model finds duplicates.
+    each other in those of two. All other pairs are unrelated: only a model finds duplicates, and plans that are
+    given up.
     """
     new, known = pair.new, pair.known
     if pair.other_subject:
@@ -69,7 +71,7 @@ def by_rule(pair: Pair) -> Relation:
     is_other = _other_value(new, known)
     if pair.corrected and (is_other or overlap(words_of(new.claim), words_of(known.claim)) >= _CORRECTS):
         return "corrects"
-    if is_other:
+    if is_other and not pair.again:
         return "supersedes" if pair.same_speaker else "contradicts"
     return "unrelated"
 

@@ -18,7 +18,7 @@ from datetime import datetime
 from arbiter.memory._context import EvalContext
 from arbiter.memory._records import Claim, Fact, Ingested
 from arbiter.memory.facts._adjudication import Pair, Relation, adjudicate
-from arbiter.memory.facts._changes import CLOSED, opens, outdated, says_alone
+from arbiter.memory.facts._changes import CLOSED, is_closed, opens, outdated, says_alone
 from arbiter.memory.facts._intake import Candidate, Intake
 from arbiter.memory.facts._knowledge import Knowledge, Known, retold
 from arbiter.memory.facts._normal import normal_form
@@ -65,6 +65,8 @@ class Ingestion:
         self.intake = Intake(ctx, rules)
         self.writer = Writer(ctx, self.knowledge)
         self.scopes = self.writer.scopes
+        self.ending: dict[str, Known] = {}
+        """By the ids of claims, the facts that they say again and that a plan is to replace."""
 
     async def run(self, claims: Sequence[Claim], names: Sequence[Introduction] = ()) -> Ingested:
         intake = self.intake
@@ -81,7 +83,11 @@ class Ingestion:
             known = known or await self.knowledge.named(candidate)
             repeats = known is None and candidate.claim.already_known
             if known is not None and _may_count(known, candidate):
-                await self.writer.mention(known, candidate)
+                if _has_to_end(known.fact, candidate):
+                    fresh.append(await self.knowledge.of_generation(candidate, generation))
+                    self.ending[fresh[-1].id] = known
+                else:
+                    await self.writer.mention(known, candidate)
             elif not repeats:
                 fresh.append(await self.knowledge.of_generation(candidate, generation))
         await self._take_all(fresh)
@@ -157,6 +163,11 @@ class Ingestion:
         asked: list[tuple[_Judged, Known]] = []
         guesses = _GUESSES
         for place, judged in enumerate(found):
+            if (again := self.ending.get(judged.candidate.id)) is not None:
+                judged.against.append((again, "duplicate"))
+                plan = await self.knowledge.find(judged.candidate, again.fact.superseded_by or "")
+                asked += [] if plan is None else [(judged, plan)]
+                continue
             for known in await self.knowledge.similar(judged.candidate):
                 decided = self._decided(known.fact, judged.candidate)
                 if decided is not None:
@@ -184,6 +195,7 @@ class Ingestion:
             about_itself=fact.subject in {fact.speaker, *fact.speakers},
             corrected=speaks_again and not {*candidate.claim.corrects}.isdisjoint(fact.source_message_ids),
             other_subject=not candidate.is_about(fact.subject),
+            again=candidate.id in self.ending,
         )
 
     def _place(self, candidate: Candidate) -> int:
@@ -294,6 +306,13 @@ def _may_count(known: Known, candidate: Candidate) -> bool:
     return normal_form(known.fact.claim) == normal_form(candidate.claim.claim) or not opens(
         known.fact, candidate.mention
     )
+
+
+def _has_to_end(fact: Fact, candidate: Candidate) -> bool:
+    """True if a plan is to replace a fact that a new message says again: the plan may have been given up."""
+    mention = candidate.mention
+    is_new = not {*mention.sources} <= {*fact.source_message_ids}
+    return is_new and fact.superseded_by is not None and not is_closed(fact, mention.at)
 
 
 def _end(claim: Claim, said_at: datetime) -> datetime | None:

@@ -184,13 +184,13 @@ class Knowledge:
                 score = overlap(words_of(fact.claim), words) if by_words else entry.similarity or 0.0
                 if score >= (rules.lexical_score if by_words else rules.candidate_score):
                     listed.append((_ALIKE, score, Known(kind=kind, fact=fact)))
-            linked = await self._linked(ns, "slot", [candidate.claim.slot]) if candidate.claim.slot else []
+            linked = await self.linked(ns, "slot", [candidate.claim.slot]) if candidate.claim.slot else []
             # Closed records are history, but an attempt that crashed may have closed some for this claim.
-            linked += await self._linked(ns, "superseded_by", [candidate.id])
+            linked += await self.linked(ns, "superseded_by", [candidate.id])
             listed += [(_ALIKE, 0.0, Known(kind=kind, fact=fact)) for fact in linked]
             for scope in dict.fromkeys(["", candidate.mention.speaker] if candidate.claim.corrects else []):
                 there = self.space(kind, candidate, scope)
-                for fact in await self._linked(there, "source_message_ids", candidate.claim.corrects):
+                for fact in await self.linked(there, "source_message_ids", candidate.claim.corrects):
                     listed.append((_SLIP, 0.0, Known(kind=kind, fact=fact, scope=scope)))
             if not found.semantic:
                 # Shared words do not find the same claim in another language.
@@ -204,7 +204,7 @@ class Knowledge:
                 similar.setdefault(known.fact.id, known)
         return list(similar.values())[: rules.candidates]
 
-    async def _linked(self, ns: Namespace, name: Link, values: Sequence[str]) -> list[Fact]:
+    async def linked(self, ns: Namespace, name: Link, values: Sequence[str]) -> list[Fact]:
         return readable(Fact, [entry.value for entry in await self.store.alinked(ns, name, values)])
 
     def _is_comparable(self, fact: Fact, candidate: Candidate) -> bool:

@@ -62,7 +62,9 @@ class Writer:
         if relation not in ("corrects", "supersedes", "contradicts") and not ends:
             return record
         until = at if relation == "corrects" else record.valid_from or at
-        if until > at and not old.planned(until) and not (old.planned(at) and _is_same_value(old, record)):
+        # Two plans for one day do not follow one another.
+        follows = until > at and not old.planned(until - timedelta.resolution)
+        if follows and not (old.planned(at) and _is_same_value(old, record)):
             close = ending
         else:
             close = corrected if relation == "corrects" else superseded
@@ -88,10 +90,7 @@ class Writer:
         return is_own or "status" not in (old.type, record.type)
 
     async def _replanned(self, known: Known, candidate: Candidate, record: Fact) -> None:
-        """Undo the end of the fact that a given up plan was to replace, or leave it to the new plan."""
-        before = known.fact.supersedes and await self.knowledge.find(candidate, known.fact.supersedes)
-        if not before or before.fact.superseded_by != known.fact.id:
-            return
+        """Undo the end of the facts that a given up plan was to replace, or leave it to the new plan."""
         since = record.valid_from
 
         def change(fact: Fact) -> Fact:
@@ -100,7 +99,18 @@ class Writer:
                 return lasting
             return ending(lasting, record.id, at=since)
 
-        await self._change(before, candidate, change)
+        for before in await self._replaced_by(known.fact, candidate):
+            await self._change(before, candidate, change)
+
+    async def _replaced_by(self, plan: Fact, candidate: Candidate) -> list[Known]:
+        """The facts that a plan is to replace: there are several if it has taken the place of another plan."""
+        first = await self.knowledge.find(candidate, plan.supersedes or "")
+        found = {} if first is None or first.fact.superseded_by != plan.id else {first.fact.id: first}
+        for kind in BELIEVED:
+            ns = self.knowledge.space(kind, candidate)
+            for fact in await self.knowledge.linked(ns, "superseded_by", [plan.id]):
+                found[fact.id] = Known(kind=kind, fact=fact)
+        return [*found.values()]
 
     async def _unopposed(self, known: Known, candidate: Candidate, by: str) -> None:
         """End the disputes that a closed fact leaves without another side. `by` has replaced the fact and
@@ -200,12 +210,12 @@ class Writer:
 
     async def _moved(self, fact: Fact, candidate: Candidate) -> None:
         """A plan has another date: what it will replace lasts until then."""
-        before = fact.supersedes and await self.knowledge.find(candidate, fact.supersedes)
         since = fact.valid_from
-        if before and since is not None and before.fact.superseded_by == fact.id:
-            await self._change(
-                before, candidate, lambda old: ending(reopened(old, fact.id), fact.id, at=since)
-            )
+        if since is not None:
+            for before in await self._replaced_by(fact, candidate):
+                await self._change(
+                    before, candidate, lambda old: ending(reopened(old, fact.id), fact.id, at=since)
+                )
 
     async def _revealed(self, fact: Fact, candidate: Candidate) -> None:
         """A fact that was confided is now said openly, so it replaces other facts openly, too."""

@@ -93,7 +93,8 @@ def written_of(value: Mapping[str, Any]) -> Written | None:
             if isinstance(each, str):
                 words[link(name, each)] = 0
     seen: object = value.get("last_seen_at")
-    return Written(words, seen if isinstance(seen, str) else "", is_open(value))
+    # A Counter takes a link, which counts nothing, for one that is not there.
+    return Written(dict(words), seen if isinstance(seen, str) else "", is_open(value))
 
 
 Place = tuple[Namespace, bool]
