@@ -28,6 +28,15 @@ def anycase(text: str) -> str:
     return normalized("NFKC", text).casefold().replace("i\u0307", "i").replace("\u0131", "i")
 
 
+_ACCENTS = re.compile("[\u0300-\u036f]")
+
+
+def unaccented(text: str) -> str:
+    """`text` in NFC, without the accents of Latin, Greek and Cyrillic letters. In other scripts marks are vowels, and
+    stay."""
+    return text if text.isascii() else normalized("NFC", _ACCENTS.sub("", normalized("NFD", text)))
+
+
 @cache
 def _marks() -> re.Pattern[str]:
     """A run of too many combining marks, and its allowed part."""

@@ -8,7 +8,7 @@ from unicodedata import category
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from arbiter._values.normal import anycase
+from arbiter._values.normal import anycase, unaccented
 from arbiter.memory._conversation import counts, text_of
 
 # By language. A message that begins with one of them, followed by punctuation or nothing, is off the record.
@@ -29,7 +29,7 @@ OPENINGS = {
     |im vertrauen
         |vertraulich|streng vertraulich|off the record gesagt|bitte nicht speichern|nicht speichern
         |bitte nicht merken|nicht merken|erzähl es niemandem|sag es niemandem|unter vier augen""",
-    "es": """entre nosotros|que quede entre nosotros|esto queda entre nosotros|entre tú y yo|entre tu y yo
+    "es": """entre nosotros|que quede entre nosotros|esto queda entre nosotros|entre tú y yo
         |entre nos|confidencial|en confianza|extraoficialmente|no guardes esto|por favor no guardes esto
         |no recuerdes esto|no se lo digas a nadie""",
     "fr": """entre nous|juste entre nous|entre nous soit dit
@@ -51,7 +51,7 @@ OPENINGS = {
     "da": """mellem os|mellem os sagt|kun mellem os|i fortrolighed|fortroligt""",
     "no": """mellom oss|mellom oss sagt|bare mellom oss|i fortrolighet|fortrolig""",
     "fi": """meidän kesken|näin meidän kesken|luottamuksellisesti|luottamuksellista""",
-    "el": "μεταξύ μας|μεταξυ μας|εμπιστευτικά|εμπιστευτικα|εμπιστευτικό|εμπιστευτικο",
+    "el": """μεταξύ μας|εμπιστευτικά|εμπιστευτικό""",
     "tr": """aramızda|aramızda kalsın|söz aramızda|laf aramızda|gizli|bunu kaydetme""",
     "ru": """между нами|только между нами|строго между нами|между нами говоря|не для протокола|не для записи
         |конфиденциально|по секрету|не запоминай это|не сохраняй это|никому не говори""",
@@ -143,9 +143,9 @@ def _is_off(text: str) -> bool:
 
 
 def folded(text: str) -> str:
-    """The words of a text in lower case with single spaces between them, without punctuation and invisible
-    characters."""
-    plain = anycase(text).replace("\u2019", "'")
+    """The words of a text in lower case with single spaces between them, without accents, punctuation and invisible
+    characters: many people write without accents, and Greek has none in capitals."""
+    plain = unaccented(anycase(text)).replace("\u2019", "'")
     kept = "".join(
         char
         if char.isalnum() or char == "'" or category(char)[0] == "M"

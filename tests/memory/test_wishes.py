@@ -684,6 +684,7 @@ def test_another_user_cannot_confirm() -> None:
         "Vergiss alles!",
         "Borra todos mis datos, por favor",
         "HAKKIMDAKİ HER ŞEYİ UNUT",
+        "Usun wszystkie moje dane, prosze",
         "忘记一切",
         "すべて忘れてください",
     ],

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from functools import lru_cache
 from math import sqrt
 
-from arbiter._values.normal import anycase, normalized
+from arbiter._values.normal import anycase, unaccented
 from arbiter._values.words import HAN, UNSPACED, pairs_of
 
 # A number with its decimals is one word; scripts that do not separate words count by the character.
@@ -43,8 +43,6 @@ def overlap(one: Set[str], other: Set[str]) -> float:
 
 # Terms of an index --------------------------------------------------------------------------------
 
-# Marks of Latin, Greek and Cyrillic letters. In other scripts marks are vowels, and stay.
-_ACCENTS = re.compile("[\u0300-\u036f]")
 # Letters that Unicode does not take apart.
 _LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "æ": "ae", "œ": "oe"})
 # Written without blanks, or (Hangul) with endings that make a word a different one: indexed by pairs of characters.
@@ -65,9 +63,9 @@ def terms_of(text: str) -> Counter[str]:
     Japanese, Korean, Thai, Lao, Burmese and Khmer are indexed by pairs of characters, Chinese also by single ones.
     A text has at most 512 different terms.
     """
-    folded = anycase(text)
+    folded = unaccented(anycase(text))
     if not folded.isascii():
-        folded = normalized("NFC", _ACCENTS.sub("", normalized("NFD", folded))).translate(_LETTERS)
+        folded = folded.translate(_LETTERS)
     found: Counter[str] = Counter()
     for match in _TERM.finditer(folded):
         run = match.group()
