@@ -99,6 +99,19 @@ async def test_a_plan_that_is_given_up_by_saying_the_old_home_again_leaves_it(
     assert await chat.known() == [SEATTLE if stays else PORTLAND]
 
 
+async def test_plans_that_follow_one_another_are_given_up_together() -> None:
+    chat = Chat(MOVES, "supersedes")
+    for text in (
+        "I live in Seattle.",
+        "In January I move to Portland,",
+        "and then Bergen.",
+        "I stay in Seattle.",
+    ):
+        await chat.say(text)
+    chat.clock.now = NEW_YEAR + timedelta(days=200)
+    assert await chat.known() == [SEATTLE]
+
+
 async def test_without_a_model_a_fact_that_is_said_again_leaves_the_plan() -> None:
     chat = Chat(MOVES, "supersedes", max_llm_calls_per_turn=2)
     await chat.say("I live in Seattle.")

@@ -165,8 +165,7 @@ class Ingestion:
         for place, judged in enumerate(found):
             if (again := self.ending.get(judged.candidate.id)) is not None:
                 judged.against.append((again, "duplicate"))
-                plan = await self.knowledge.find(judged.candidate, again.fact.superseded_by or "")
-                asked += [] if plan is None else [(judged, plan)]
+                asked += [(judged, plan) for plan in await self._plans_after(again.fact, judged.candidate)]
                 continue
             for known in await self.knowledge.similar(judged.candidate):
                 decided = self._decided(known.fact, judged.candidate)
@@ -183,6 +182,17 @@ class Ingestion:
         relations = await adjudicate(pairs, self.ctx, self.model, self.intake.spoken(ids)[-_SHOWN:])
         for (judged, known), relation in zip(asked, relations, strict=True):
             judged.against.append((known, relation))
+        return found
+
+    async def _plans_after(self, fact: Fact, candidate: Candidate) -> list[Known]:
+        """The plan that is to replace a fact, and those that follow it, in this order."""
+        found: list[Known] = []
+        while len(found) < self.rules.candidates:
+            plan = await self.knowledge.find(candidate, fact.superseded_by or "")
+            if plan is None or not plan.fact.planned(candidate.mention.at):
+                break
+            found.append(plan)
+            fact = plan.fact
         return found
 
     def _pair(self, candidate: Candidate, known: Known) -> Pair:
@@ -243,10 +253,12 @@ class Ingestion:
         same = next((known for known in duplicates if _may_count(known, candidate)), None)
         if same is not None:
             await self.writer.mention(same, candidate)
+            by = same.fact.superseded_by
             for plan, relation in judged.against:
                 # "I stay in Bern after all" says again what is known, and gives up what was to replace it.
-                if plan.fact.id == same.fact.superseded_by and plan.fact.planned(candidate.mention.at):
+                if plan.fact.id == by and plan.fact.planned(candidate.mention.at):
                     await self.writer.related(same.fact, plan, relation, candidate)
+                    by = plan.fact.superseded_by
             return
         record = self._record(candidate)
         if candidate.claim.derived_from:
