@@ -256,7 +256,7 @@ class EvaluatorQueue:
                     return self._failed(answer, view)
             read = as_evaluation(answer)
         except BaseException as exc:  # also SystemExit: an evaluator's failure never ends the run
-            if isinstance(exc, KeyboardInterrupt) and is_from_outside(exc):
+            if is_from_outside(exc):
                 raise
             # A replay reports what it could not read itself: once, not for each node run.
             shown = None if isinstance(exc, UnreadableError) else view

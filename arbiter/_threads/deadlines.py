@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from queue import SimpleQueue
 from time import monotonic, perf_counter
+from traceback import walk_tb
 from typing import Any, TypeVar
 
 from arbiter._threads.forks import new_lock, renew_in_child
@@ -376,35 +377,40 @@ async def as_coroutine(awaitable: Any) -> Any:
 
 
 def is_from_outside(error: BaseException) -> bool:
-    """True if the call was ended from outside: by cancelling the task, closing the coroutine or Ctrl-C.
+    """True if the call was ended from outside: by cancelling the task, closing the coroutine, Ctrl-C, or the
+    handler of a signal, which may have called `sys.exit`.
 
-    False if the called code itself raised the error.
+    False if the called code itself raised the error, and for every `Exception`.
     """
+    if isinstance(error, Exception):
+        return False
     if isinstance(error, asyncio.CancelledError):
         try:
             task = asyncio.current_task()
         except RuntimeError:  # without an event loop there is no task to cancel
             return False
         return task is not None and task.cancelling() > 0
-    if isinstance(error, KeyboardInterrupt):
-        return threading.current_thread() is threading.main_thread() and not _is_raised(error)
-    return isinstance(error, GeneratorExit) and not _is_raised(error)
+    if isinstance(error, GeneratorExit):
+        return not _is_raised(error)
+    if threading.current_thread() is not threading.main_thread():  # no signal is handled there
+        return False
+    return _is_of_a_signal(error) or (isinstance(error, KeyboardInterrupt) and not _is_raised(error))
 
 
 def _is_raised(error: BaseException) -> bool:
     """True if a `raise` in the called code raised the error."""
-    handler: Any = signal.getsignal(signal.SIGINT)
-    handler = getattr(handler, "func", handler)
-    of_handler = getattr(getattr(handler, "__func__", handler), "__code__", None)
     traceback = error.__traceback__
-    raised = False
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        if code is of_handler:
-            return False
-        raised = code.co_code[traceback.tb_lasti] == _RAISE
+    while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    return raised
+    return traceback is not None and traceback.tb_frame.f_code.co_code[traceback.tb_lasti] == _RAISE
+
+
+def _is_of_a_signal(error: BaseException) -> bool:
+    """True if the handler of a signal raised the error."""
+    handlers: list[Any] = [signal.getsignal(number) for number in signal.valid_signals()]
+    functions = [getattr(handler, "func", handler) for handler in handlers if callable(handler)]
+    codes = [getattr(getattr(function, "__func__", function), "__code__", None) for function in functions]
+    return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
 
 
 _RAISE = dis.opmap["RAISE_VARARGS"]

@@ -7,7 +7,10 @@ import dataclasses
 import gc
 import json
 import operator
+import os
 import pickle
+import signal
+import sys
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,6 +36,8 @@ from arbiter import (
     EvaluationResult,
     EvaluationRouter,
     History,
+    HistoryItem,
+    HistoryListener,
     HistoryPolicyChecker,
     PolicyChecker,
     PolicyViolationError,
@@ -493,6 +498,35 @@ def test_evaluator_that_raises_keyboard_interrupt_in_the_background() -> None:
         app.invoke({"log": []})
         assert arbiter_os.drain(60)
     assert "KeyboardInterrupt" in arbiter_os.history.entries[-1][-1].evaluation_errors["rude"]
+
+
+@MODES
+@pytest.mark.parametrize("stage", ["router", "evaluator", "listener"])
+def test_a_program_whose_signal_handler_exits_ends_whatever_runs(stage: str, mode: str, hold: Hold) -> None:
+    def terminated(*_: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return hold() if stage == "evaluator" else None
+
+    def leave(*_: Any) -> None:
+        sys.exit(7)
+
+    class Listener(HistoryListener):
+        def began(self, item: HistoryItem) -> None:
+            terminated()
+
+    arbiter_os = ArbiterOS(listeners=[Listener()] if stage == "listener" else [])
+    if stage == "router":
+        arbiter_os.add_policy_router(Route("router", terminated))
+    if stage == "evaluator":
+        arbiter_os.add_evaluator(Judge("judge", terminated))
+        arbiter_os.add_policy_router(EvaluationRouter("needs", "judge", "b", target_nodes=["a"]))
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        with pytest.raises(SystemExit, match="7"):
+            run(app, {"log": []}, mode=mode)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @MODES
