@@ -72,7 +72,9 @@ def describe(error: BaseException) -> str:
     be made."""
     try:
         return f"{type(error).__name__}: {error}".removesuffix(": ")
-    except Exception as exc:
+    except BaseException as exc:  # also SystemExit: it would end the thread that reports the error
+        if isinstance(exc, KeyboardInterrupt):
+            raise
         return f"{type(error).__name__}: (its text raised {type(exc).__name__})"
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, overload
 
+from arbiter._threads.deadlines import is_from_outside
 from arbiter.errors import RegistrationError, describe
 from arbiter.history._facts import RunFact
 from arbiter.history._items import HistoryItem
@@ -69,11 +70,13 @@ def ensure_listener(listener: Any) -> HistoryListener:
 
 
 def tell(listeners: Iterable[HistoryListener], event: str, about: Any) -> None:
-    """Report an event to all listeners. Never raises."""
+    """Report an event to all listeners. Raises only what comes from outside, such as Ctrl-C."""
     for listener in listeners:
         try:
             getattr(listener, event)(about)
-        except Exception as error:
+        except BaseException as error:  # also SystemExit: a listener's failure never ends the run
+            if is_from_outside(error):
+                raise
             _log.warning("listener %s failed in %r: %s", type(listener).__name__, event, describe(error))
 
 

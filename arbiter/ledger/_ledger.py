@@ -16,7 +16,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args
 
 from arbiter._databases import open_database, shown
-from arbiter._threads.deadlines import start
+from arbiter._threads.deadlines import is_from_outside, start
 from arbiter._threads.forks import new_lock
 from arbiter._values.states import is_whole
 from arbiter.errors import (
@@ -755,7 +755,9 @@ class Ledger:
         for anchor in anchors:
             try:
                 self._sink(anchor)
-            except Exception as error:
+            except BaseException as error:  # also SystemExit: it would end the thread that writes
+                if is_from_outside(error):
+                    raise
                 raise LedgerError(f"anchor {anchor['n']} could not be kept elsewhere: {error}") from error
 
     def __repr__(self) -> str:

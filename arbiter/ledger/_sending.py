@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from arbiter._threads.deadlines import is_from_outside
 from arbiter.errors import describe
 from arbiter.ledger._database import LedgerError
 from arbiter.ledger._outbox import BEGINNING, Outbox, Outgoing, Place
@@ -269,7 +270,9 @@ class Export:
                 result = act()
             except (ReceiverError, BatchRefused, LedgerError):
                 raise
-            except Exception as error:
+            except BaseException as error:  # also SystemExit: it would end the thread that sends
+                if is_from_outside(error):
+                    raise
                 is_busy = isinstance(error, ReceiverBusy)
                 self.last_error = " ".join((str(error) if is_busy else describe(error)).split())[:_REASON]
                 failing_since = failing_since or time.monotonic()

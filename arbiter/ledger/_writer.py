@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from arbiter._threads.forks import new_lock, renew_in_child
+from arbiter.errors import describe
 from arbiter.ledger._database import LedgerError
 from arbiter.ledger._entries import ITEMS, Event, Origin, Waiting, origin_of
 from arbiter.ledger._store import ConflictError, Store
@@ -290,8 +291,8 @@ class Writer:
             for listener in self.on_commit:
                 try:
                     listener(self.store, events)
-                except Exception:
-                    _log.warning("a listener of the ledger failed", exc_info=True)
+                except Exception as error:
+                    _log.warning("the ledger failed after a commit, which stands: %s", describe(error))
             return
 
     def _write_apart(self, batch: list[Waiting]) -> None:

@@ -377,15 +377,23 @@ def test_a_governed_function_is_an_execution_of_its_own() -> None:
     assert diary.told == ["execution began", "step began", "step completed", "execution completed"]
 
 
-def test_a_listener_that_raises_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+@MODES
+@pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit, GeneratorExit, asyncio.CancelledError])
+def test_a_listener_that_raises_is_logged_and_changes_nothing(
+    kind: type[BaseException], mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken(HistoryListener):
         def began(self, item: HistoryItem) -> None:
-            raise ZeroDivisionError("oh")
+            raise kind("oh")
+
+        def execution_ended(self, execution: ExecutionInfo) -> None:
+            raise kind("oh")
 
     arbiter_os = ArbiterOS(listeners=[Broken()])
     with caplog.at_level(logging.WARNING, "arbiter"):
-        assert run(arbiter_os.govern(chain(Spy("a"))), {}) == {"log": ["a"]}
-    assert "listener Broken failed in 'began': ZeroDivisionError: oh" in caplog.text
+        assert run(arbiter_os.govern(chain(Spy("a"))), {}, mode=mode) == {"log": ["a"]}
+    assert f"listener Broken failed in 'began': {kind.__name__}: oh" in caplog.text
+    assert arbiter_os.history.item.status == "completed"
 
 
 def test_an_object_that_is_not_a_listener_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sqlite3
@@ -276,6 +277,28 @@ def test_a_gap_names_the_reason_why_its_own_events_were_lost(
         assert ledger.flush(20)
         assert [missed.reason for missed in ledger.verify().missed] == ["the queue was full"]
     assert "give it a longer one (queue=)" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [OSError, SystemExit, GeneratorExit, asyncio.CancelledError])
+def test_anchors_that_cannot_be_kept_elsewhere_stop_no_record(
+    kind: type[BaseException],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def sink(anchor: Any) -> None:
+        raise kind("away")
+
+    monkeypatch.setattr("arbiter.ledger._ledger.ANCHOR_EVERY", 3)
+    ledger = recorded(tmp_path / "l.db", anchors=sink)
+    assert ledger.flush(60)
+    assert ledger.verify().anchored > 0
+    assert ledger.health().queued == 0
+    ledger.close()
+    assert "anchor 1 could not be kept elsewhere: away" in caplog.text
+    assert "Traceback" not in caplog.text
+    with Ledger(tmp_path / "l.db") as again:
+        assert [thread["items"] for thread in again.threads()] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced"])

@@ -60,6 +60,15 @@ def leave(history: History) -> EvaluationResult:
     raise SystemExit(1)
 
 
+class QuitsWhenShownError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(1)
+
+
+def leave_when_shown(history: History) -> EvaluationResult:
+    raise QuitsWhenShownError
+
+
 def pause(history: History) -> EvaluationResult:
     raise GraphInterrupt(())
 
@@ -80,6 +89,7 @@ BROKEN: dict[str, Callable[[Any], Any]] = {
     "changes the input": mutate_input,
     "changes the item": mutate_item,
     "raises SystemExit": leave,
+    "raises what exits when it is shown": leave_when_shown,
     "raises GraphInterrupt": pause,
 }
 

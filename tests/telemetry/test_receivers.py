@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import re
 import signal
@@ -440,6 +441,20 @@ def test_a_receiver_of_empty_batches_is_refused(ledger: Ledger, most: Any) -> No
     receiver.most = most
     with pytest.raises(ConfigurationError, match=f"most={most!r}; expected a whole number from 1"):
         ledger.export_to(receiver)
+
+
+def test_a_receiver_that_exits_is_tried_again(ledger: Ledger) -> None:
+    answers = [SystemExit(1), asyncio.CancelledError(), GeneratorExit()]
+
+    def answer(batch: Sequence[ExportedScore]) -> Delivery:
+        if answers:
+            raise answers.pop()
+        return Delivery(accepted=len(batch))
+
+    recorded(ledger)
+    export = ledger.export_to(Answering(answer))
+    assert export.wait(60)
+    assert (export.accepted, answers) == (2, [])
 
 
 def test_an_export_that_is_stopped_sends_no_further_batch(ledger: Ledger) -> None:
