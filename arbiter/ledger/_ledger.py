@@ -460,7 +460,8 @@ class Ledger:
         With `checkpointer`, its checkpoints of these threads are deleted too; `elsewhere` of the result names
         other copies. A thread that was erased before, or never had an id, is named by its ref.
         Warns if there is no such thread or subject, unless this object has erased it before. Raises
-        `ConfigurationError` unless exactly one of the two is given.
+        `ConfigurationError` unless exactly one of the two is given, and `LedgerError` if what ended before the call
+        cannot be written within a minute.
         """
         if (thread_id is None) == (subject is None):
             raise ConfigurationError("erase: give either thread_id or subject.")
@@ -474,6 +475,13 @@ class Ledger:
                 f"erase: expected a checkpointer of LangGraph, got {checkpointer!r:.80}."
             )
         self.flush(SETTLE)
+        if not self._writer.flush(
+            SETTLE
+        ):  # evaluations may take longer, and are not written if their item is erased
+            raise LedgerError(
+                f"nothing was erased: {self._writer.queued} events still wait to be written, and would come back. "
+                f"The last error: {self._writer.last_error or 'none'}. Erase again when ledger.flush() is True."
+            )
         erased = erase(self._store, *self._erased(thread_id, subject), reason, self._now())
         if erased.threads:
             self._forgotten |= {(thread_id, subject), *((name, None) for name in erased.thread_ids)}

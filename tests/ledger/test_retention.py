@@ -13,9 +13,9 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from arbiter import ArbiterOS, ArbiterWarning, ConfigurationError, EvaluationResult, Verdict
-from arbiter.ledger import Ledger
+from arbiter.ledger import Ledger, LedgerError
 from tests.ledger.ledger_support import conf, payments, sql
-from tests.support import Check, Judge, Spy, chain, until
+from tests.support import Check, Hold, Judge, Spy, chain, until
 
 CANARY = "canary-5310"
 DAY = 86_400.0
@@ -245,6 +245,29 @@ def test_erased_contents_are_in_no_byte_of_the_file_and_in_no_checkpoint(tmp_pat
         assert ERASE[what](ledger, None).threads == 0
         found = ledger.verify()
         assert (found.findings, found.erased) == ([], 3)
+
+
+def test_what_waits_to_be_written_cannot_come_back_after_an_erasure(
+    tmp_path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow:
+        def redact(self, value: Any, path: Any = ()) -> Any:
+            hold()
+            return value
+
+    monkeypatch.setattr("arbiter.ledger._ledger.SETTLE", 0.1)
+    with Ledger(tmp_path / "l.db", redactor=Slow()) as ledger:
+        _, app = payments(ledger)
+        app.invoke({"amount": 1}, conf("t"))
+        with pytest.raises(
+            LedgerError, match=r"nothing was erased: 3 events still wait .* The last error: none"
+        ):
+            ledger.erase(subject="ann", reason="a request")
+        hold.release()
+        assert ledger.flush(60)
+        assert ledger.erase(subject="ann", reason="a request").thread_ids == ("t",)
+        assert ledger.flush(60)
+        assert [thread["thread_id"] for thread in ledger.threads()] == [None]
 
 
 def test_an_erasure_names_the_copies_that_it_does_not_reach(tmp_path: Path) -> None:
