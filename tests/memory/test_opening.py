@@ -30,7 +30,7 @@ from arbiter.memory.stores._shared_locks import postgres_locks
 from arbiter.memory.stores._vectors import LocalIndex
 from tests.memory.memory_stores import KeywordEmbeddings
 from tests.processes import python
-from tests.support import PATIENCE
+from tests.support import PATIENCE, until
 
 NS = namespace("agent", "facts", "user-1")
 ROOT = Path(arbiter.__file__).parent.parent
@@ -612,6 +612,26 @@ async def test_advisory_locks_exclude_tasks_of_one_process_too(postgres_url: str
                 pass
 
 
+def end_connections(url: str) -> None:
+    """End all connections to the database, as a restart of the server does."""
+    import psycopg
+
+    others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"SELECT pg_terminate_backend(pid) {others}".encode())
+        until(lambda: connection.execute(f"SELECT count(*) {others}".encode()).fetchone() == (0,))
+
+
+def test_memory_goes_on_after_the_server_has_ended_its_connections(postgres_url: str) -> None:
+    with open_store(postgres_url) as store:
+        memory = EvaluationCycle(store=store).memory
+        memory.remember("ada", "Ada lives in Oslo")
+        for claim in ("Ada plays chess", "Ada has a boat"):
+            end_connections(postgres_url)
+            memory.remember("ada", claim)
+            assert [fact.claim for fact in memory.search(claim, "ada", limit=1)] == [claim]
+
+
 async def test_a_lost_lock_is_reported(postgres_url: str) -> None:
     """The work under it may have met another's. The next lock is on a new connection."""
     import psycopg
@@ -619,11 +639,7 @@ async def test_a_lost_lock_is_reported(postgres_url: str) -> None:
     with postgres_locks(postgres_url) as locks:
         with pytest.raises((ConnectionError, psycopg.OperationalError)):
             async with locks("room"):
-                with psycopg.connect(postgres_url, autocommit=True) as other:
-                    other.execute(
-                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                    )
+                end_connections(postgres_url)
         async with asyncio.timeout(PATIENCE), locks("room"):
             pass
 

@@ -17,7 +17,7 @@ from langgraph.store.base import BaseStore
 from arbiter._threads.exits import drain_users
 from arbiter.errors import ConfigurationError
 from arbiter.memory.stores._portable import CLAIM
-from arbiter.memory.stores._shared_locks import SharedLocks, file_locks, postgres_locks
+from arbiter.memory.stores._shared_locks import SharedLocks, ensure_open, file_locks, postgres_locks
 from arbiter.memory.stores._vectors import LocalIndex, VectorTable
 from arbiter.memory.stores._word_tables import Postgres, Sqlite, WordTables, by_index, keep_words
 
@@ -154,13 +154,15 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
         from psycopg_pool import ConnectionPool
     except ImportError as error:
         raise _missing("a store in PostgreSQL", "postgres", error) from error
-    options: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    kwargs: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    # A server that was restarted has ended the connections that wait in the pools.
+    options: dict[str, Any] = {"min_size": 1, "kwargs": kwargs, "check": ensure_open}
     with ExitStack() as stack:
         with closing(Connection[Any].connect(conninfo, autocommit=True)) as connection:
             # A pool retries an unreachable server for half a minute; this connection fails at once.
-            pool = stack.enter_context(ConnectionPool[Any](conninfo, min_size=1, max_size=8, kwargs=options))
+            pool = stack.enter_context(ConnectionPool[Any](conninfo, max_size=8, **options))
             locks = stack.enter_context(postgres_locks(conninfo))
-            beside = ConnectionPool[Any](conninfo, min_size=1, max_size=4, kwargs=options, configure=by_index)
+            beside = ConnectionPool[Any](conninfo, max_size=4, configure=by_index, **options)
             database = Postgres(stack.enter_context(beside))
             _wait_for_turn(connection)
             if index is None or _has_pgvector(connection):

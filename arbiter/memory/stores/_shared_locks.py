@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import selectors
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
@@ -261,6 +262,25 @@ def _place(name: str) -> int:
 # In a PostgreSQL database -------------------------------------------------------------------------
 
 
+def ensure_open(connection: Connection[Any]) -> None:
+    """Raise `psycopg.OperationalError` if the server has ended the connection. Asks it only if it has said
+    something, so this takes no time."""
+    with selectors.DefaultSelector() as said:
+        said.register(connection.fileno(), selectors.EVENT_READ)
+        if said.select(0):
+            connection.execute("")
+
+
+def is_open(connection: Connection[Any]) -> bool:
+    from psycopg import OperationalError
+
+    try:
+        ensure_open(connection)
+    except OperationalError:
+        return False
+    return True
+
+
 class PostgresLocks(SharedLocks):
     """A `LockProvider` with advisory locks, all on one connection, which opens with the first lock.
 
@@ -314,7 +334,7 @@ class PostgresLocks(SharedLocks):
         from psycopg.rows import tuple_row
 
         with self._guard:
-            if self._connection is not None and self._connection.closed:
+            if self._connection is not None and not is_open(self._connection):
                 self._give_up()
             if self._connection is None:
                 self._connection = self._connected()
