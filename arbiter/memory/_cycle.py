@@ -33,7 +33,7 @@ from arbiter.evaluation import EvaluatorGroup, FinishedRun, GroupOutcome, NodeEv
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, RunHistory
 from arbiter.memory._characters import Character
-from arbiter.memory._context import EvalContext, NotAvailableError, silent
+from arbiter.memory._context import EvalContext, NotAvailableError, UnusableAnswerError, silent
 from arbiter.memory._conversation import (
     Shown,
     counts,
@@ -526,6 +526,7 @@ class EvaluationCycle(EvaluatorGroup):
         ctx = held.ctx
         results: dict[str, EvaluationResult] = {}
         errors: dict[str, str] = {}
+        has_raised = False
         async with self._turn_of(ctx.room_id):
             with at_work(ctx.config):
                 for evaluator in held.evaluators:
@@ -538,18 +539,22 @@ class EvaluationCycle(EvaluatorGroup):
                     status, detail = gated(await self._validate(evaluator, ctx))
                     if status is None:
                         done = await call(evaluator.handle, ctx, timeout=self.handler_timeout_s)
-                        settled(evaluator, done, results, errors)
+                        trace = settled(evaluator, done, results, errors)
+                        # The cursors know of an answer that cannot be used, but not of a store that takes no writes.
+                        has_raised |= trace.status == "failed" and not isinstance(
+                            done.error, UnusableAnswerError | None
+                        )
                     elif status != "validate_false":
                         errors[evaluator.name] = detail or status
-            held.again_in = await self._next_try(held)
+            held.again_in = await self._next_try(held, has_raised)
             self._quiet.again(held)
         for name, problem in errors.items():
             self._reports.about_quiet(f"evaluator {name!r}", problem)
         return Processed(thread_id=ctx.room_id, results=results, errors=errors)
 
-    async def _next_try(self, held: Held) -> float | None:
+    async def _next_try(self, held: Held, has_raised: bool) -> float | None:
         """The seconds until all evaluators of a quiet thread may ask their models again after a failure, or the store
-        may be back; None if none of them waits."""
+        may be back, for which some of them have raised; None if none of them waits."""
         if held.ctx.store is None:
             return None
         now = self.clock()
@@ -557,10 +562,13 @@ class EvaluationCycle(EvaluatorGroup):
             cursors = [await held.ctx.cursors(evaluator.name).read() for evaluator in held.evaluators]
         except Exception as exc:
             self._reports.about_quiet("a look at the cursors", type(exc).__name__)
-            held.outages += 1
-            return None if held.outages >= OUTAGES_PER_WINDOW else wait_after(held.outages).total_seconds()
+            cursors, has_raised = [], True
         waits = [cursor.next_try_at for cursor in cursors if cursor.next_try_at is not None]
-        return max(((at - now).total_seconds() for at in waits if at > now), default=None)
+        longest = max(((at - now).total_seconds() for at in waits if at > now), default=None)
+        if longest is not None or not has_raised:
+            return longest
+        held.outages += 1
+        return None if held.outages >= OUTAGES_PER_WINDOW else wait_after(held.outages).total_seconds()
 
     def _left(
         self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext, done: Container[str]
