@@ -264,6 +264,15 @@ def _engine(url: str, schema: Schema) -> Engine:
     return engine
 
 
+def file_identity(path: str | os.PathLike[str] | None) -> tuple[int, int] | None:
+    """What tells a file from another one at its path; None if there is none."""
+    try:
+        found = None if path is None else os.stat(path)
+    except OSError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
+
+
 def is_writable(path: Path) -> bool:
     """True if this process may write to a SQLite file, which takes a file beside it, or make it."""
     return os.access(path.absolute().parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))

@@ -8,7 +8,7 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arbiter._databases import Schema, path_of, shown
+from arbiter._databases import Schema, file_identity, path_of, shown
 from arbiter.errors import ArbiterError, describe
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class DatabaseFile:
     def of(engine: Engine) -> DatabaseFile:
         """The file of that engine, as it is now. PostgreSQL and databases in memory have none."""
         path = path_of(str(engine.url))
-        return DatabaseFile(path, _identity(path))
+        return DatabaseFile(path, file_identity(path))
 
     def backups(self) -> list[Path]:
         """The copies beside it from before upgrades."""
@@ -85,15 +85,7 @@ class DatabaseFile:
 
     def ensure_in_place(self) -> None:
         """Raise `LedgerError` if the file is gone, or is another one."""
-        if self.path is None or (found := _identity(self.path)) == self.identity:
+        if self.path is None or (found := file_identity(self.path)) == self.identity:
             return
         what = "was removed" if found is None else "is another file now"
         raise LedgerError(f"{str(self.path)!r} {what}; put it back, or open a new ledger")
-
-
-def _identity(path: Path | None) -> tuple[int, int] | None:
-    try:
-        found = None if path is None else path.stat()
-    except OSError:
-        return None
-    return None if found is None else (found.st_dev, found.st_ino)

@@ -323,6 +323,24 @@ def test_forgotten_records_are_in_no_file_while_the_store_is_open(
         assert b"Rex" in files()
 
 
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced"])
+def test_nothing_is_written_to_a_file_that_is_no_longer_the_stores(tmp_path: Path, is_replaced: bool) -> None:
+    path, aside = tmp_path / "memory.db", tmp_path / "aside.db"
+    with open_store(path) as store:
+        memory = EvaluationCycle(store=store).memory
+        memory.remember("ada", "Ada lives in Oslo")
+        path.rename(aside)
+        if is_replaced:
+            path.write_bytes(b"")
+        with pytest.raises(
+            FileNotFoundError, match=r"memory\.db' was removed, or is another file now; put it back"
+        ):
+            memory.remember("ada", "Ada plays chess")
+        aside.replace(path)
+        memory.remember("ada", "Ada has a boat")
+        assert {fact.claim for fact in memory.facts("ada")} == {"Ada lives in Oslo", "Ada has a boat"}
+
+
 @pytest.mark.lengthy
 def test_a_reader_does_not_block_forgetting(tmp_path: Path) -> None:
     """The forgotten record is out of the files as soon as the last reader has finished."""

@@ -11,6 +11,7 @@ from typing import Any
 from langgraph.store.base import Op, PutOp, Result
 from langgraph.store.sqlite import SqliteStore
 
+from arbiter._databases import file_identity
 from arbiter.memory.stores._shared_locks import FileLocks
 
 _BUSY = 1.0
@@ -33,10 +34,17 @@ class ForgettingStore(SqliteStore):
     ) -> None:
         super().__init__(connection, index=index)
         self.path = path
+        self._file = file_identity(path)
         self.lock_provider = lock_provider
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         given = [*ops]
+        if (
+            file_identity(self.path) != self._file
+        ):  # SQLite goes on writing to a file that was removed, for nothing
+            raise FileNotFoundError(
+                f"{self.path!r} was removed, or is another file now; put it back, or open a new store"
+            )
         results = super().batch(given)
         if any(isinstance(op, PutOp) and op.value is None for op in given):
             self._empty_log()
