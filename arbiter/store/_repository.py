@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from arbiter._databases import shown, writing
+from arbiter._databases import file_identity, path_of, shown, writing
 from arbiter._threads.forks import new_rlock, renew_in_child
 from arbiter.errors import nearest
 from arbiter.models import total_usage
@@ -83,6 +83,8 @@ class SqlRepository(EvaluationRepository):
         self._where = os.fspath(where)
         self._now = now
         self._engine = open_store(where)
+        self._path = path_of(str(self._engine.url))
+        self._file = file_identity(self._path)
         # A database in memory has a single connection, on which one transaction runs at a time.
         self._in_memory = isinstance(self._engine.pool, StaticPool)
         self._lock: AbstractContextManager[Any] = new_rlock() if self._in_memory else nullcontext()
@@ -132,6 +134,11 @@ class SqlRepository(EvaluationRepository):
 
     @contextmanager
     def _problems(self) -> Generator[None]:
+        # SQLite goes on writing to a file that was removed, for nothing.
+        if file_identity(self._path) != self._file:
+            raise StoreError(
+                f"{shown(self._where)!r} was removed, or is another file now; put it back, or open a new store."
+            )
         try:
             yield
         except (

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sqlite3
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -287,6 +289,22 @@ def test_settings_are_kept_and_changes_are_timed(place: str) -> None:
 
 
 # Messages -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced"])
+def test_nothing_is_written_to_a_file_that_is_no_longer_the_stores(tmp_path: Path, is_replaced: bool) -> None:
+    path, aside = tmp_path / "store.db", tmp_path / "aside.db"
+    with SqlRepository(path) as repository:
+        repository.add_agent("ada")
+        path.rename(aside)
+        if is_replaced:
+            path.write_bytes(b"")
+        with pytest.raises(StoreError, match=r"store\.db' was removed, or is another file now; put it back"):
+            repository.add_agent("bob")
+        aside.replace(path)
+        repository.add_agent("eve")
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("SELECT id FROM agents ORDER BY id").fetchall() == [("ada",), ("eve",)]
 
 
 def test_messages_are_stored_once_and_found_by_period(repository: SqlRepository) -> None:
