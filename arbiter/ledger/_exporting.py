@@ -407,12 +407,9 @@ def write_whole(path: str | os.PathLike[str], lines: Iterable[str]) -> int:
         raise ConfigurationError(
             f"{os.fspath(path)!r} cannot be written: it is a directory; name a file in it."
         )
+    count, name = 0, None
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise ConfigurationError(f"{os.fspath(path)!r} cannot be written: {error.strerror}.") from None
-    count = 0
-    try:
         with open(handle, "w", encoding="utf-8", newline="") as file:
             for line in lines:
                 file.write(line)
@@ -420,7 +417,11 @@ def write_whole(path: str | os.PathLike[str], lines: Iterable[str]) -> int:
             file.flush()
             os.fsync(file.fileno())
         Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+    except BaseException as error:
+        if name is not None:
+            Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            said = f"{os.fspath(path)!r} cannot be written: {error.strerror or error}."
+            raise ConfigurationError(said) from None
         raise
     return count

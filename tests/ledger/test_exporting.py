@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -300,6 +302,18 @@ CANARIES = (
 
 
 @pytest.mark.lengthy
+def test_an_export_that_finds_no_room_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    recorded(tmp_path / "l.db").close()
+    file = tmp_path / "out.jsonl"
+    monkeypatch.setattr(os, "fsync", full)
+    said = f"'{file}' cannot be written: No space left on device."
+    assert said in refused("export", "-o", str(file), "--ledger", str(tmp_path / "l.db"))
+    assert not [path for path in tmp_path.iterdir() if "out" in path.name]
+
+
 def test_no_export_and_no_command_shows_a_secret(tmp_path: Path) -> None:
     """By the name of a field, by form, inside of JSON, in reasons, feedback and errors."""
     password, *forms = CANARIES
