@@ -26,6 +26,10 @@ class LedgerUnavailable(LedgerError):  # noqa: N818  the specified name
     """The ledger cannot be opened. The message says which, why, and what to do; passwords are left out."""
 
 
+CHANGED = (AttributeError, LookupError, TypeError, ValueError)
+"""What reading an entry raises that was changed: readers rely on what the writer wrote."""
+
+
 def unreadable(where: str, error: Exception) -> LedgerError:
     """The error about a ledger of which a reader could not read an entry."""
     return LedgerError(

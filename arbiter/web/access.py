@@ -96,7 +96,7 @@ class Tokens:
         `ConfigurationError` with all mistakes.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = Path(path).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"the tokens in {str(path)!r} cannot be read: {error}") from None
         people: list[tuple[User, bytes]] = []
@@ -110,6 +110,12 @@ class Tokens:
             problem = _problem_with(name.strip(), digest.lower(), roles)
             if problem is None and name.strip() in {user.name for user, _ in people}:
                 problem = f"{name.strip()!r} has a line already"
+            if problem is None and (
+                owners := [user.name for user, known in people if known.hex() == digest.lower()]
+            ):
+                problem = (
+                    f"{name.strip()!r} has the token of {owners[0]!r}; give each person one of their own."
+                )
             if problem is not None:
                 problems.append(f"{path}:{number}: {problem}")
                 continue

@@ -25,7 +25,7 @@ from starlette.routing import Route
 from arbiter._databases import sentences
 from arbiter.errors import ArbiterError, ConfigurationError
 from arbiter.ledger import LedgerError
-from arbiter.ledger._database import SCHEMA, unreadable
+from arbiter.ledger._database import CHANGED, SCHEMA, unreadable
 from arbiter.web import checks, evaluations, items, reports, thread, threads
 from arbiter.web.access import Auth, middleware
 from arbiter.web.context import OnAnswer, ViewerContext
@@ -114,7 +114,7 @@ def viewer(
         exception_handlers={
             HTTPException: refused,
             ArbiterError: refused,
-            **dict.fromkeys((LookupError, TypeError, ValueError, SQLAlchemyError), unexpected),
+            **dict.fromkeys((*CHANGED, SQLAlchemyError), unexpected),
         },
         lifespan=lifespan,
     )

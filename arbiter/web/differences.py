@@ -26,7 +26,8 @@ def word_differences(before: str, after: str) -> list[Part]:
     cut = max(len(old), len(new)) > WORDS
     old, new = old[:WORDS], new[:WORDS]
     parts: list[Part] = []
-    for kind, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+    # Blanks and other frequent words begin no match of long texts: comparing each with each takes minutes.
+    for kind, i, j, k, m in SequenceMatcher(None, old, new).get_opcodes():
         if kind == "equal":
             parts.append(("same", "".join(new[k:m])))
             continue

@@ -9,16 +9,19 @@ taken from a page: a page names the question, and says what is to be done.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.exceptions import HTTPException
 
 from arbiter._values.states import digest
 from arbiter._weaving.asking import is_answered
 from arbiter._weaving.channel import FACTS, FactsChannel
+from arbiter.errors import describe
 
 if TYPE_CHECKING:
     from arbiter._lifecycle.core import Core
@@ -156,9 +159,22 @@ class Questions:
         if thread["thread_id"] is None:
             return []
         for name, graph in self.graphs.items():
-            if thread["graph"] in (None, name, graph.get_name()) and (found := _open(graph, thread)):
-                return found
+            if thread["graph"] in (None, name, graph.get_name()):
+                with self._reading(name):
+                    found = _open(graph, thread)
+                if found:
+                    return found
         return []
+
+    @contextmanager
+    def _reading(self, name: str) -> Generator[None]:
+        """Inside, what the checkpointer of that graph raises is a sentence: it is no fault of the ledger's."""
+        try:
+            yield
+        except Exception as error:
+            why = self._ledger.shown(describe(error))
+            sentence = f"The checkpoints of graph {name!r} cannot be read: {why}"
+            raise HTTPException(503, sentence) from error
 
     def unmarked(self) -> list[Mapping[str, Any]]:
         """Threads that may wait although the ledger does not say so, among those that ran last."""
@@ -171,14 +187,14 @@ class Questions:
 
     def _is_paused(self, thread: Mapping[str, Any]) -> bool:
         config = {"configurable": {"thread_id": thread["thread_id"]}}
-        savers = {id(graph.checkpointer): graph.checkpointer for graph in self.graphs.values()}
-        saved = [saver.get_tuple(config) for saver in savers.values()]
-        return any(
-            channel == _INTERRUPT
-            for each in saved
-            if each is not None
-            for _, channel, _ in each.pending_writes or ()
-        )
+        savers = {id(graph.checkpointer): (name, graph.checkpointer) for name, graph in self.graphs.items()}
+        for name, saver in savers.values():
+            with self._reading(name):
+                saved = saver.get_tuple(config)
+            writes = () if saved is None else saved.pending_writes or ()
+            if any(channel == _INTERRUPT for _, channel, _ in writes):
+                return True
+        return False
 
     def fields(self, question: Question) -> list[Field]:
         """The subject of the question, field by field: redacted, and bounded."""

@@ -185,7 +185,9 @@ def hashed(token: str) -> str:
 @pytest.mark.lengthy
 def test_a_file_of_tokens_names_people_and_roles(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
-    path.write_text(f"# our team\nann: {hashed('a')}\nben lee: {hashed('b').upper()} read  # looks only\n")
+    path.write_text(
+        f"\ufeffann: {hashed('a')}  # our team\nben lee: {hashed('b').upper()} read  # looks only\n", "utf-8"
+    )
     tokens = Tokens.read(path)
     ann, ben = tokens.user_of("a"), tokens.user_of("b")
     assert ann is not None
@@ -208,6 +210,9 @@ def test_mistakes_in_a_file_of_tokens_come_all_together(tmp_path: Path) -> None:
     assert "64 hex digits" in lines[0]
     assert "Did you mean 'read'?" in lines[1]
     assert "my-secret-token" not in str(caught.value)
+    path.write_text(f"ann: {hashed('a')}\nben: {hashed('a')} read\n")
+    with pytest.raises(ConfigurationError, match=":2: 'ben' has the token of 'ann'"):
+        Tokens.read(path)
     path.write_text("# none yet\n")
     with pytest.raises(ConfigurationError, match="it has no tokens"):
         Tokens.read(path)

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command
 from starlette.applications import Starlette
@@ -92,6 +93,25 @@ def answers(ledger: Ledger, folder: Path) -> list[tuple[str, str | None]]:
     with sql(folder / "arbiter.db") as run:
         rows = run("SELECT body FROM entries WHERE kind = 'answer' ORDER BY id")
     return [(body["answer"], body["by"]) for (text,) in rows for body in [json.loads(text)]]
+
+
+def test_a_checkpointer_that_cannot_be_read_is_no_fault_of_the_ledger(
+    ledger: Ledger, graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page names the graph; it said that an entry of the ledger was changed, or nothing."""
+    paused(graph, "pay-7")
+
+    def locked(*_: Any, **__: Any) -> Any:
+        raise ValueError(f"no answer for {SECRET}")
+
+    with inbox(ledger, graph) as client:
+        (page,) = questions(client)
+        monkeypatch.setattr(SqliteSaver, "get_tuple", locked)
+        for response in (client.get("/inbox"), client.get(page.address), page.answer("approve")):
+            assert response.status_code == 503
+            assert "checkpoints of graph" in response.text
+            assert "ValueError: no answer for" in response.text
+            assert SECRET not in response.text
 
 
 @pytest.mark.lengthy
