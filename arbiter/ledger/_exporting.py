@@ -400,13 +400,14 @@ def _safe(cell: Any) -> Any:
 def write_whole(path: str | os.PathLike[str], lines: Iterable[str]) -> int:
     """Write a file that gets its name when it is complete. Returns the number of lines.
 
-    Only the user of this process may read it.
+    Only the user of this process may read it. If the path is a link, the file behind it is replaced.
     """
-    target = Path(path)
-    if target.is_dir():
-        raise ConfigurationError(
-            f"{os.fspath(path)!r} cannot be written: it is a directory; name a file in it."
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        what = (
+            "a directory; name a file in it" if target.is_dir() else "no file, and would be replaced by one"
         )
+        raise ConfigurationError(f"{os.fspath(path)!r} cannot be written: it is {what}.")
     count, name = 0, None
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

@@ -458,7 +458,8 @@ class Ledger:
         A thread that ran for several subjects is one of each of them, and is erased as a whole. The chain stays
         whole: an entry says when and how much was erased. Nodes, verdicts, scores and times remain.
         With `checkpointer`, its checkpoints of these threads are deleted too; `elsewhere` of the result names
-        other copies. A thread that was erased before, or never had an id, is named by its ref.
+        other copies. If it cannot delete some of them, a `LedgerError` at the end names these threads.
+        A thread that was erased before, or never had an id, is named by its ref.
         Warns if there is no such thread or subject, unless this object has erased it before. Raises
         `ConfigurationError` unless exactly one of the two is given, and `LedgerError` if what ended before the call
         cannot be written within a minute.
@@ -488,8 +489,17 @@ class Ledger:
         self._since_anchor += erased.threads
         if checkpointer is None:
             return erased
+        kept: list[str] = []
         for name in erased.thread_ids or (() if thread_id is None else (thread_id,)):
-            checkpointer.delete_thread(name)
+            try:
+                checkpointer.delete_thread(name)
+            except Exception as error:  # the others must not stay for it
+                kept.append(f"{name!r} ({describe(error)})")
+        if kept:
+            raise LedgerError(
+                f"erase: the ledger has erased what it had, but the checkpointer still has {', '.join(kept)}. Delete "
+                "these threads with its delete_thread: the ledger does not know their names any more."
+            )
         return erased
 
     def _erased(self, thread_id: str | None, subject: str | None) -> tuple[str, tuple[str, ...]]:
@@ -551,7 +561,8 @@ class Ledger:
 
         They were lost with a process that was killed. The entries are `recovered`: they have no contents, and
         only those scores that a rule had read. A thread that goes on is recovered without this call. Raises
-        `ConfigurationError` for a graph that is not governed or has no checkpointer.
+        `ConfigurationError` for a graph that is not governed or has no checkpointer, and `LedgerError` if its
+        checkpoints cannot be read.
         """
         before, is_written = self._store.recovered, True
         for items in checkpointed(graph, thread_id):

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from arbiter.errors import ConfigurationError
+from arbiter.errors import ConfigurationError, describe
 from arbiter.history import HistoryItem
 from arbiter.history._packing import rounded
+from arbiter.ledger._database import LedgerError
 from arbiter.ledger._entries import Event, saved_starts, times_of
 
 if TYPE_CHECKING:
@@ -113,7 +114,9 @@ def _was_removed(connection: Connection, mark: str, event: Event, run: Run) -> b
 
 
 def checkpointed(graph: Any, thread_id: str | None) -> Iterable[Sequence[HistoryItem]]:
-    """The node runs that the checkpointer of a governed graph knows. Raises `ConfigurationError`."""
+    """The node runs that the checkpointer of a governed graph knows. Raises `ConfigurationError`, and `LedgerError` if
+    it cannot be read.
+    """
     read = getattr(graph, "_arbiter_checkpointed", None)
     if read is None:
         raise ConfigurationError(
@@ -123,7 +126,12 @@ def checkpointed(graph: Any, thread_id: str | None) -> Iterable[Sequence[History
         raise ConfigurationError(
             "recover: this graph has no checkpointer, so nothing is left of lost node runs."
         )
-    found: list[Sequence[HistoryItem]] = list(read(thread_id))
+    try:
+        found: list[Sequence[HistoryItem]] = list(read(thread_id))
+    except Exception as error:
+        raise LedgerError(
+            f"recover: the checkpoints of this graph cannot be read: {describe(error)}"
+        ) from error
     if thread_id is not None and not found:
         raise ConfigurationError(f"recover: the checkpointer of this graph has no thread {thread_id!r}.")
     return found

@@ -331,6 +331,26 @@ def test_what_is_judged_after_a_removal_brings_back_neither_name_nor_text(
             assert (said > 0) == goes_on
 
 
+def test_an_erasure_names_the_threads_that_the_checkpointer_still_has(tmp_path: Path) -> None:
+    """The others are deleted. The ledger does not know the names any more, so a second call could not name them."""
+
+    class Locked(InMemorySaver):
+        def delete_thread(self, thread_id: str) -> None:
+            if thread_id == "t1":
+                raise OSError("the disk is full")
+            super().delete_thread(thread_id)
+
+    saver = Locked()
+    with Ledger(tmp_path / "l.db") as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("x"), checkpointer=saver))
+        for thread in ("t0", "t1", "t2"):
+            app.invoke({"amount": 1}, conf(thread, "ann"))
+        with pytest.raises(LedgerError, match=r"still has 't1' \(OSError: the disk is full\)\. Delete"):
+            ledger.erase(subject="ann", reason="request", checkpointer=saver)
+        assert set(saver.storage) == {"t1"}
+        assert ledger.verify()
+
+
 @pytest.mark.parametrize("where", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("subject", ["ann", "ben"])
 def test_a_thread_that_ran_for_two_subjects_is_erased_for_each_of_them(
