@@ -97,5 +97,5 @@ def _called(target: Any, where: str) -> Any:
         ) from None
     try:
         return target()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigurationError(f"{where}() raised {describe(error)}") from error

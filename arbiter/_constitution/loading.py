@@ -676,7 +676,7 @@ class _Loader:
                 problem = f"expected a subclass of {contract.__name__} or a function, got {use!r}"
             except RegistrationError as error:
                 problem = f"expected a subclass of {contract.__name__} or a function in its place, got {use!r}: {error}"
-            except Exception as error:  # importing runs the user's code
+            except (Exception, SystemExit) as error:  # importing runs the user's code
                 problem = (
                     f"expected a subclass of {contract.__name__}, or a function, that can be imported, got {use!r}: "
                     f"{describe(error)}"
@@ -758,7 +758,7 @@ class _Loader:
                 self._check_others(rule, cls, {k: v for k, v in parameters.items() if k != place[0]})
         except ArbiterError as error:
             self.mistakes.append(rule.mistake((), str(error)))
-        except Exception as error:  # a user's class may raise anything
+        except (Exception, SystemExit) as error:  # a user's class may raise anything
             message = f"{cls.__name__} could not be made: {describe(error)}"
             self.mistakes.append(rule.mistake((), message))
         else:

@@ -18,7 +18,7 @@ from arbiter.cli._eval import eval_app
 from arbiter.cli._experiments import experiment_app
 from arbiter.cli._options import LEDGER, AfterOption, FormatOption, LedgerOption, SinceOption, UntilOption
 from arbiter.cli._store import store_app
-from arbiter.cli._streams import begin, end, warnings_as_sentences
+from arbiter.cli._streams import begin, end, sentence, warnings_as_sentences
 from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
 
 app = typer.Typer(
@@ -416,8 +416,8 @@ def main() -> None:
         end(done.code)
         raise
     except PolicyViolationError as error:
-        errors.print(str(error), style="bold red", markup=False)
+        errors.print(sentence(str(error), "bold red"))
         sys.exit(3)
     except (ArbiterError, OSError) as error:
-        errors.print(str(error), markup=False)
+        errors.print(sentence(str(error)))
         sys.exit(2)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from arbiter.cli._options import Screen, number_of, opened
+from arbiter.cli._options import Screen, check_other_file, number_of, opened
 from arbiter.cli._receivers import RECEIVERS, send_scores
 from arbiter.errors import ConfigurationError, nearest
 
@@ -55,6 +55,7 @@ def export_records(
         else:
             lines = followed(records) if follow else JsonLines(records).all()
         if output is not None:
+            check_other_file("--output", output, where)
             count = write_whole(output, lines)
             what = f"thread {thread}" if to == "html" else number_of(count, "line")
             Screen("jsonl").say(f"wrote {what} to {output}")

@@ -8,10 +8,13 @@ left open.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from arbiter._constitution.loading import FOLDERS
 from arbiter._objects import load_graph
@@ -170,17 +173,22 @@ def _asked(name: str, proposal: str, ask: Ask) -> str:
 def _instructions(name: str, where: str, chosen: Mapping[str, str]) -> str:
     lines = [HEADER + f"# The instruction of each node of {where}. Policies apply by instruction.\n"]
     lines.append("version: 1")
-    lines.append(f"name: {name}")
-    lines.append(f"description: {json.dumps(f'The nodes of {where}.')}")
+    lines.append(f"name: {_yaml(name)}")
+    lines.append(f"description: {_yaml(f'The nodes of {where}.')}")
     bound = {node: instruction for node, instruction in chosen.items() if instruction}
     lines.append("instructions:" if bound else "instructions: []")
-    for node, instruction in bound.items():
-        plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.:-]*", node)
-        lines.append(f"  - {{node: {node if plain else json.dumps(node)}, instruction: {instruction}}}")
+    lines += [
+        f"  - {{node: {_yaml(node)}, instruction: {instruction}}}" for node, instruction in bound.items()
+    ]
     for node in chosen:
         if node not in bound:
             lines.append(f"  # {json.dumps(node)}: no proposal")
     return "\n".join(lines) + "\n"
+
+
+def _yaml(text: str) -> str:
+    """The text as YAML, in quotes if it has to be: `no`, for example, would be false."""
+    return str(yaml.safe_dump([text], default_flow_style=True, width=math.inf))[1:-2]
 
 
 _POLICIES = """\

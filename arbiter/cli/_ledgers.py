@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from arbiter._objects import load_graph
-from arbiter.cli._options import Screen, known_names, number_of, opened
+from arbiter.cli._options import Screen, check_other_file, known_names, number_of, opened
 from arbiter.errors import ConfigurationError
 
 
@@ -42,10 +42,12 @@ def _checkpointer(graph: str) -> Any:
 def write_anchor(where: str, anchors: str | None, format: str) -> int:
     """Write an anchor about all threads that have grown since the last one."""
     screen = Screen(format)
+    if anchors is not None:
+        check_other_file("--anchors", anchors, where)
     with opened(where, sign=True, anchors=anchors) as ledger:
         anchor = ledger.anchor()
     if screen.format != "table":
-        if anchor is not None:
+        if anchor is not None or format == "json":
             screen.data(anchor)
         return 0
     if anchor is None:

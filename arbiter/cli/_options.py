@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from arbiter._objects import load_object
+from arbiter.cli._streams import sentence
 from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, nearest
 from arbiter.history._text import Ink
 
@@ -81,7 +82,7 @@ def opened(where: str, *, create: bool = False, sign: bool = False, **options: A
     try:
         from arbiter._databases import sentences
         from arbiter.ledger import Ledger
-        from arbiter.ledger._database import SCHEMA, unreadable
+        from arbiter.ledger._database import CHANGED, SCHEMA, unreadable
     except ImportError as error:
         raise ConfigurationError(str(error)) from error
 
@@ -89,11 +90,20 @@ def opened(where: str, *, create: bool = False, sign: bool = False, **options: A
     with sentences(where, SCHEMA), Ledger(where, create=create, key=key, **options) as ledger:
         try:
             yield ledger
-        except (LookupError, TypeError, ValueError) as error:
+        except CHANGED as error:
             if create or isinstance(error, ArbiterError):
                 raise
-            # Readers rely on what the writer wrote; a verification relies on nothing.
             raise unreadable(where, error) from error
+
+
+def check_other_file(option: str, file: str, where: str) -> None:
+    """Raise `ConfigurationError` if a file that is to be written is the ledger itself."""
+    from arbiter._databases import path_of, url_of
+    from arbiter.ledger._database import SCHEMA
+
+    path = path_of(url_of(where, SCHEMA))
+    if path is not None and path.exists() and os.path.exists(file) and path.samefile(file):
+        raise ConfigurationError(f"{option} is {file!r}, which is the ledger. Name another file.")
 
 
 @contextmanager
@@ -161,17 +171,17 @@ class Screen:
         for line in captured.get().splitlines():
             self.console.print(Text(line.rstrip()), soft_wrap=True)
 
-    def say(self, sentence: str) -> None:
+    def say(self, text: str) -> None:
         """A sentence below a table. Beside JSON it goes to stderr, so that stdout stays JSON."""
         console = self.console if self.format == "table" else Console(stderr=True, highlight=False)
-        console.print(Text(sentence), soft_wrap=True)
+        console.print(sentence(text), soft_wrap=True)
 
-    def data(self, rows: Sequence[Any] | Mapping[str, Any]) -> None:
-        """Rows as a JSON list, or as one object a line; a single object as it is."""
+    def data(self, rows: Sequence[Any] | Mapping[str, Any] | None) -> None:
+        """Rows as a JSON list, or as one object a line; a single object, or None, as it is."""
         if self.format == "json":
             sys.stdout.write(json.dumps(rows, indent=2, default=_plain) + "\n")
         else:
-            each: Sequence[Any] = [rows] if isinstance(rows, Mapping) else rows
+            each: Sequence[Any] = [rows] if isinstance(rows, Mapping) else rows or ()
             sys.stdout.writelines(json.dumps(row, default=_plain) + "\n" for row in each)
         sys.stdout.flush()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from arbiter._objects import import_from_here
 from arbiter.cli._options import Screen, opened
-from arbiter.errors import ConfigurationError, nearest
+from arbiter.errors import ArbiterError, ConfigurationError, describe, nearest
 
 if TYPE_CHECKING:
     from arbiter.ledger import ReplayReport
@@ -61,19 +61,27 @@ def _report(
     if file is None:
         with opened(where) as ledger:
             return ledger.replay(constitution, threads=chosen, since=since, until=until, allow=allow)
+    from arbiter.ledger._database import CHANGED
     from arbiter.ledger._exporting import read_records
     from arbiter.ledger._queries import time_from
     from arbiter.ledger.replaying._replay import replay
 
     now = time.time()
-    return replay(
-        read_records(file),
-        constitution,
-        threads=chosen,
-        since=time_from("since", since, now),
-        until=time_from("until", until, now),
-        allow=allow,
-    )
+    try:
+        return replay(
+            read_records(file),
+            constitution,
+            threads=chosen,
+            since=time_from("since", since, now),
+            until=time_from("until", until, now),
+            allow=allow,
+        )
+    except ArbiterError:
+        raise
+    except CHANGED as error:
+        raise ConfigurationError(
+            f"{file!r} has an entry that cannot be read ({describe(error)}), because it was changed. Export it again."
+        ) from error
 
 
 def _outcomes(fail_on: str) -> tuple[str, ...]:

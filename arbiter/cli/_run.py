@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import sys
 import traceback
 import uuid
@@ -26,6 +27,7 @@ from arbiter._weaving.govern import has_async_nodes
 from arbiter._weaving.pausing import pausing_saver
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli._options import check_format, opened, option_of
+from arbiter.cli._streams import sentence
 from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
 
 FORMATS = ("text", "json")
@@ -78,7 +80,8 @@ def run_graph(
             arbiter_os.add_listener(recording)
         code = _run_thread(arbiter_os, governed, given, thread, talk)
         if kept is not None and kept.flush(60):
-            err.print(Text(f"recorded: arbiter history {thread}{option_of(ledger or '')}"), soft_wrap=True)
+            named = f"{shlex.quote(thread)}{option_of(ledger or '')}"
+            err.print(sentence(f"recorded: arbiter history {named}"), soft_wrap=True)
     return code
 
 
@@ -93,11 +96,16 @@ def _run_thread(arbiter_os: ArbiterOS, governed: Any, given: Any, thread: str, t
                 code = 4
                 break
             output = _run(governed, Command(resume=_answers(questions, talk)), config)
+    except typer.Abort:  # Ctrl+C or Ctrl+D in place of an answer
+        talk.print()
+        code = 4
     except PolicyViolationError as error:
-        err.print(Text(str(error), style="bold red"), soft_wrap=True)
+        err.print(sentence(str(error), "bold red"), soft_wrap=True)
         code = 3
-    except Exception as error:  # a user's node may raise anything
-        err.print(Text(_failure(error, arbiter_os), style="bold red"), soft_wrap=True)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a user's node may raise anything, and may call sys.exit
+        err.print(sentence(_failure(error, arbiter_os), "bold red"), soft_wrap=True)
         code = 1
     arbiter_os.drain(60)
     arbiter_os.history.pprint(talk)
@@ -106,9 +114,9 @@ def _run_thread(arbiter_os: ArbiterOS, governed: Any, given: Any, thread: str, t
         how = (
             ""
             if isinstance(governed.checkpointer, InMemorySaver)
-            else f" Go on with --thread {thread} --resume."
+            else f" Go on with --thread {shlex.quote(thread)} --resume."
         )
-        err.print(Text(f"waits for a human: {asked}.{how}", style="bold yellow"), soft_wrap=True)
+        err.print(sentence(f"waits for a human: {asked}.{how}", "bold yellow"), soft_wrap=True)
     if code == 0 and output is not None:
         out.print_json(json.dumps(jsonable(output)))
     return code
@@ -127,7 +135,7 @@ def _waits(graph: Any, config: RunnableConfig) -> bool:
     return bool(state.next)
 
 
-def _failure(error: Exception, arbiter_os: ArbiterOS) -> str:
+def _failure(error: BaseException, arbiter_os: ArbiterOS) -> str:
     if isinstance(error, ArbiterError):
         return str(error)
     failed = [item for item in arbiter_os.history.items() if item.status == "failed"]
@@ -211,7 +219,7 @@ def _answers(questions: list[Interrupt], talk: Console) -> Any:
 
 def _ask(question: Any, talk: Console) -> Any:
     if not isinstance(question, dict):
-        return _answer(typer.prompt(str(question), err=talk is err))
+        return _answer(typer.prompt(sentence(str(question)).plain, err=talk is err))
     talk.print_json(json.dumps(jsonable(question)))
     while True:
         said = typer.prompt(
@@ -220,4 +228,4 @@ def _ask(question: Any, talk: Console) -> Any:
         try:
             return _answer(said)
         except ConfigurationError as error:
-            err.print(Text(str(error)), soft_wrap=True)
+            err.print(sentence(str(error)), soft_wrap=True)

@@ -37,6 +37,13 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
     return "".join(f"\\u{unit}" for unit in units), error.end
 
 
+def sentence(text: str, style: str = "") -> Text:
+    """A text for a terminal, with its line ends; other characters that it would act on or hide as their codes."""
+    from arbiter.models import visible
+
+    return Text("\n".join(map(visible, text.split("\n"))), style)
+
+
 def begin() -> None:
     """A command begins: threads of an earlier one in this process are not its own."""
     _stuck.clear()
@@ -91,7 +98,7 @@ def warnings_as_sentences() -> Generator[None]:
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, ArbiterWarning):
                 console = Console(stderr=True, highlight=False)
-                console.print(Text(f"warning: {message}", style="yellow"), soft_wrap=True)
+                console.print(sentence(f"warning: {message}", "yellow"), soft_wrap=True)
             else:
                 others(message, category, *where, **more)
 

@@ -70,7 +70,7 @@ def view_ledger(
             super().handle_exit(sig, frame)
 
     with opened(where) as ledger, _bound(host, port) as listening:
-        named = dict(_graph(given, ledger, constitution, allow) for given in graphs)
+        named = _graphs(graphs, ledger, constitution, allow)
         port = int(listening.getsockname()[1])
         auth = TokenAccess(known, host=host, port=port)
         app = viewer(ledger, named, auth=auth, constitution=constitution, allow=allow, reports=reports)
@@ -109,6 +109,21 @@ def _user() -> str:
         return "viewer"
 
 
+def _graphs(
+    graphs: Sequence[str], ledger: Ledger, constitution: str | None, allow: tuple[str, ...]
+) -> dict[str, Any]:
+    """The graphs by their names, as they are governed here."""
+    named: dict[str, Any] = {}
+    for given in graphs:
+        name, graph = _graph(given, ledger, constitution, allow)
+        if name in named:
+            raise ConfigurationError(
+                f"--graph gives the name {name!r} twice; give each graph a name of its own."
+            )
+        named[name] = graph
+    return named
+
+
 def _graph(given: str, ledger: Ledger, constitution: str | None, allow: tuple[str, ...]) -> tuple[str, Any]:
     """The name of a graph, and the graph as it is governed here."""
     name, equals, place = given.partition("=")
@@ -132,10 +147,11 @@ def _bound(host: str, port: int) -> socket.socket:
     """A socket that listens on that port; 0 takes a free one."""
     try:
         return _listening(host, port)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
+    except (OSError, UnicodeError) as error:
+        if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
+            why = error.strerror if isinstance(error, OSError) else error
             raise ConfigurationError(
-                f"port {port} of {host} cannot be used: {error.strerror}. Give another with --host or --port."
+                f"port {port} of {host} cannot be used: {why}. Give another with --host or --port."
             ) from None
     for free in range(port + 1, port + _TRIED):
         with suppress(OSError, OverflowError):

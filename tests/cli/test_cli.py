@@ -28,6 +28,7 @@ from tests.processes import python
 
 TEAM = '''
 import sqlite3
+import sys
 import weakref
 from pathlib import Path
 from typing import TypedDict
@@ -67,6 +68,8 @@ def chain(*nodes, saver=None):
 
 
 def nothing(state): return {}
+def leave(state): sys.exit(0)
+async def aleave(state): sys.exit(0)
 def pay(state): return {"paid": state["amount"]}
 async def apay(state): return {"paid": state["amount"]}
 def step(state):
@@ -77,11 +80,14 @@ def odd(state):
     return {}
 @ArbiterOS().instruction("STORE")
 def labelled(state): return {}
+def red(state): raise ValueError("\\x1b[31mred")
 def broken(state): raise ValueError("the bank is closed\\nfor today")
 
 graph = chain(("draft", nothing), ("pay", pay))
 agraph = chain(("draft", nothing), ("pay", apay))
 failing = chain(("pay", broken))
+coloured = chain(("pay", red))
+leaving, aleaving = chain(("pay", leave)), chain(("pay", aleave))
 agent = create_agent(FakeListChatModel(responses=["hello"]), [look_at], name="agent")
 everything = chain(
     ("draft", nothing), ("x1", ToolNode([look_at])), ("x2", FakeListChatModel(responses=["hello"])),
@@ -98,6 +104,7 @@ def saved():
 def made(): return graph
 def needs(something): return graph
 def raises(): raise KeyError("no settings")
+def leaves(): sys.exit(0)
 number = 3
 '''
 POLICIES = """
@@ -127,6 +134,10 @@ MODULES = {
     "team.py": TEAM,
     "rude.py": "raise RuntimeError('the key is missing')\n",
     "quitter.py": "raise SystemExit(7)\n",
+    "quits.py": "import sys\nfrom arbiter import PolicyChecker\nclass Leaves(PolicyChecker):\n"
+    "    def __init__(self, name): sys.exit(0)\n    def check_before(self, history): return True\n",
+    "quits.yaml": "version: 1\nname: quits\ndescription: Rules that leave Python.\n\n"
+    "checkers:\n  - {name: a, use: quitter.Rule}\n  - {name: b, use: quits.Leaves}\n",
     "typo.py": "def f(:\n",
     "policies/team.yaml": POLICIES,
     "verified.yaml": VERIFIED,
@@ -144,7 +155,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path.write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("team", "rude", "quitter", "typo"):
+    for name in ("team", "rude", "quitter", "quits", "typo"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
 
@@ -186,6 +197,7 @@ def test_version_is_that_of_the_distribution() -> None:
         (("lint", "team:grph"), "team has no 'grph'.*Did you mean 'graph'"),
         (("lint", "team:needs"), "team:needs is a function that needs arguments"),
         (("lint", "team:raises"), r"team:raises\(\) raised KeyError: 'no settings'"),
+        (("lint", "team:leaves"), r"team:leaves\(\) raised SystemExit: 0"),
         (("lint", "team:number"), "team:number is of type int; expected a compiled graph"),
         (("lint", "rude:graph"), "rude could not be imported: RuntimeError: the key is missing"),
         (("lint", "quitter:graph"), "quitter could not be imported: SystemExit: 7"),
@@ -197,6 +209,10 @@ def test_version_is_that_of_the_distribution() -> None:
             "no pack 'arbiter:kernl'.*Did you mean 'arbiter:kernel'",
         ),
         (("lint", "team:graph", "-c", "bad.yaml"), r"bad.yaml:7: checkers\[0\].use: .*'require_before'"),
+        (
+            ("lint", "team:graph", "-c", "quits.yaml", "--allow", "quitter.", "--allow", "quits."),
+            r"quits.yaml:6: .*'quitter.Rule': SystemExit: 7\n.*quits.yaml:7: .*Leaves could not be made: SystemExit: 0",
+        ),
         (("run", "team:graph", "--input", '{"amount": 5'), "--input is .*expected JSON, or a file"),
         (("run", "team:graph", "--input", "nothing.json"), "--input is 'nothing.json'; expected JSON"),
         pytest.param(
@@ -362,6 +378,16 @@ def test_the_files_that_init_writes_are_valid(where: str, project: Path) -> None
     typed("lint", where, "-c", "new")
 
 
+def test_init_takes_any_name_of_a_node(project: Path) -> None:
+    """YAML reads some names as no text (`no`, `null`), and JSON's form of an emoji as two characters."""
+    names = ["no", "null", "\U0001f600", "a\nb", "{x}", "\x85", "größer", "it's", "# 1"]
+    text = f"from team import chain, step\ngraph = chain(*((name, step) for name in {names!a}))\n"
+    (project / "1.py").write_text(text, encoding="utf-8")
+    typed("init", "1.py:graph", "new", "--yes")
+    assert list(nodes_of(project / "new")) == names
+    typed("lint", "1.py:graph", "-c", "new")
+
+
 @pytest.mark.lengthy
 def test_the_examples_in_the_files_that_init_writes_are_rules(project: Path) -> None:
     """They take the place of the line above them, as the files say."""
@@ -487,6 +513,32 @@ def test_run_ends_with_1_when_the_graph_fails(project: Path) -> None:
     assert done.stderr.startswith("the graph raised InvalidUpdateError")
 
 
+@pytest.mark.parametrize("where", ["team:leaving", "team:aleaving"])
+def test_a_node_that_leaves_python_is_a_failure_of_the_graph(where: str, project: Path) -> None:
+    """It ended the command with its own code, such as 0, and without a word."""
+    done = invoked("run", where, COLUMNS="200")
+    assert done.exit_code == 1
+    assert re.search(r"raised SystemExit: 0 \(\S+team.py:\d+\)", done.stderr)
+    assert "pay · cancelled" in done.stdout
+
+
+@pytest.mark.lengthy
+def test_errors_send_nothing_that_a_terminal_acts_on(project: Path) -> None:
+    """Their texts may come from a model, or from the names in a ledger."""
+    for arguments, code in ((("run", "team:coloured"), 1), (("lint", "x\x1b[31m:graph"), 2)):
+        done = started(*arguments, folder=project, code=code)
+        assert "\\u001b[31m" in done.stderr
+        assert "\x1b" not in done.stderr
+
+
+@pytest.mark.lengthy
+def test_commands_to_type_have_names_in_quotes(project: Path) -> None:
+    given = ("run", "team:saved", "-c", ".", "--thread", "my thread", "--ledger", "l.db")
+    done = invoked(*given, "--input", '{"amount": 500}', COLUMNS="200")
+    assert "Go on with --thread 'my thread' --resume." in done.stderr
+    assert "recorded: arbiter history 'my thread' --ledger l.db" in done.stderr
+
+
 @pytest.mark.lengthy
 def test_run_ends_with_4_when_it_waits_and_another_process_goes_on(project: Path) -> None:
     given = ("run", "team:saved", "-c", ".")
@@ -532,8 +584,13 @@ def test_each_run_has_a_thread_of_its_own(project: Path) -> None:
 
 
 @pytest.mark.lengthy
-def test_run_asks_the_human_at_the_terminal(project: Path) -> None:
-    """At a terminal the question is asked at once; what is no answer is asked again."""
+@pytest.mark.parametrize(
+    ("answers", "code", "said"),
+    [(b'{"type": \napprove\n', 0, '"paid": 500'), (b"\x04", 4, "waits for a human")],
+    ids=["answered", "left"],
+)
+def test_run_asks_the_human_at_the_terminal(answers: bytes, code: int, said: str, project: Path) -> None:
+    """At a terminal the question is asked at once; what is no answer is asked again, and Ctrl+D leaves it open."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         python("-m", "arbiter.cli", "run", "team:graph", "-c", ".", "--input", '{"amount": 500}'),
@@ -544,13 +601,14 @@ def test_run_asks_the_human_at_the_terminal(project: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    os.write(ours, b'{"type": \napprove\n')
+    os.write(ours, answers)
     printed, problems = process.communicate(timeout=100)
     os.close(ours)
     os.close(theirs)
-    assert process.returncode == 0, problems
-    assert "--resume is" in problems
-    assert '"paid": 500' in printed
+    assert process.returncode == code, problems
+    assert ("--resume is" in problems) == (code == 0)
+    assert said in printed + problems
+    assert "raised" not in problems
 
 
 # explain ------------------------------------------------------------------------------------------

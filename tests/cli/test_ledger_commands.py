@@ -257,6 +257,12 @@ def test_verify_names_the_thread_and_the_entry_and_ends_with_1(copied: Path) -> 
 
 
 @pytest.mark.lengthy
+def test_an_anchor_as_json_is_one_document_also_if_there_is_none_to_write(copied: Path) -> None:
+    assert json.loads(typed("anchor", "--format", "json")) is None
+    assert typed("anchor", "--format", "jsonl") == ""
+    assert "which is the ledger" in refused("anchor", "--anchors", str(copied))
+
+
 def test_an_anchor_that_was_written_without_the_file_is_appended_to_it(copied: Path) -> None:
     """The process that ran the graph has anchored all threads at its end: the file still gets its anchors."""
     said = typed("anchor", "--anchors", "kept.jsonl").splitlines()
@@ -390,6 +396,13 @@ def test_verify_against_a_graph_adds_what_only_its_checkpoints_know(
     assert "· pay · completed" in typed("history", "t1")
     said = typed("verify", "--against", "saved:graph")
     assert said.startswith("the checkpoints of saved:graph have nothing that the ledger lacks.\n")
+
+    def locked(*_: object, **__: object) -> None:
+        raise ValueError("no server")
+
+    monkeypatch.setattr("langgraph.checkpoint.sqlite.SqliteSaver.list", locked)
+    said = refused("verify", "--against", "saved:graph")
+    assert said == "recover: the checkpoints of this graph cannot be read: ValueError: no server"
 
 
 def test_prune_reports_the_removed_contents(copied: Path) -> None:
@@ -705,6 +718,19 @@ def test_a_policy_that_has_only_allowed_so_far_is_known(tmp_path: Path) -> None:
         app.invoke({}, conf("t"))
         ledger.flush(60)
     assert typed("history", "--policy", "limit", "--ledger", str(tmp_path / "l.db")).endswith("0 items.\n")
+
+
+def test_an_export_replaces_no_device_and_the_file_behind_a_link(folder: Path, tmp_path: Path) -> None:
+    """As `-o /dev/stdout` did for an administrator: the device was a file from then on."""
+    fifo, link = tmp_path / "fifo", tmp_path / "link"
+    os.mkfifo(fifo)
+    link.symlink_to(tmp_path / "behind")
+    assert "it is no file, and would be replaced" in refused("export", "-o", str(fifo))
+    assert fifo.is_fifo()
+    assert "which is the ledger" in refused("export", "-o", str(folder / "arbiter.db"))
+    typed("export", "-o", str(link))
+    assert link.is_symlink()
+    assert (tmp_path / "behind").read_text() == typed("export")
 
 
 def test_an_empty_ledger_is_no_mistake(tmp_path: Path) -> None:

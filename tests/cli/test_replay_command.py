@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +18,7 @@ from arbiter import ArbiterOS
 from arbiter.ledger import Ledger
 from arbiter.ledger._tables import metadata
 from tests.cli.cli_support import refused, typed
-from tests.ledger.ledger_support import conf
+from tests.ledger.ledger_support import conf, sql
 from tests.ledger.test_replay import LIMIT, pack
 from tests.support import Spy, chain
 
@@ -96,6 +97,20 @@ def test_exit_codes(folder: Path, options: tuple[str, ...], code: int) -> None:
 )
 def test_bad_input_is_a_sentence(folder: Path, options: tuple[str, ...], sentence: str) -> None:
     assert re.search(sentence, refused("replay", *options))
+
+
+def test_what_was_changed_is_a_sentence_and_no_difference(folder: Path, tmp_path: Path) -> None:
+    """A traceback ended with 1, as if a decision differed."""
+    typed("export", "-o", str(tmp_path / "runs.jsonl"))
+    (tmp_path / "changed.jsonl").write_text(
+        re.sub(r'"contents":\{.*\}', '"contents":5}', (tmp_path / "runs.jsonl").read_text())
+    )
+    shutil.copy(folder / "arbiter.db", tmp_path / "l.db")
+    with sql(tmp_path / "l.db") as run:
+        run("UPDATE contents SET body = '5'")
+    replay = ("replay", "-c", "next.yaml")
+    for given in (("--from", str(tmp_path / "changed.jsonl")), ("--ledger", str(tmp_path / "l.db"))):
+        assert "has an entry that cannot be read (AttributeError" in refused(*replay, *given)
 
 
 @pytest.mark.lengthy
