@@ -183,6 +183,7 @@ def test_a_rejection_needs_a_reason(ledger: Ledger, graph: Any, payments: Paymen
         ({"field-0": "nine"}, "This is not JSON"),
         ({"field-0": "NaN"}, "This is not JSON"),
         ({"field-0": "[" * 100_000}, "This is not JSON"),
+        ({"field-2": '{"limit": 1e999}'}, "This is not JSON: 1e999 is too large"),
         ({"field-0": '"900"'}, "It does not fit"),
         ({"field-1": "7"}, "It does not fit"),
         ({"field-0": "5000"}, "Nothing was changed"),
@@ -192,7 +193,7 @@ def test_a_rejection_needs_a_reason(ledger: Ledger, graph: Any, payments: Paymen
 def test_a_wrong_edit_shows_the_form_again_and_resumes_nothing(
     ledger: Ledger, graph: Any, payments: Payments, fields: dict[str, str], said: str
 ) -> None:
-    paused(graph, "pay-7")
+    paused(graph, "pay-7", account={"limit": 1})
     ledger.flush(20)
     with inbox(ledger, graph) as client:
         (page,) = questions(client)
