@@ -296,8 +296,8 @@ async def acall(registration: Registration[Any], args: tuple[Any, ...], run: Nod
             answer = registration.timing.timed(registration.method, *args)
         else:
             # A thread of its own, so that a hanging contract holds up neither the loop nor its shutdown.
-            future = start(partial(registration.timing.timed, registration.method, *args))
-            answer = await awaited(registration.deadline, asyncio.wrap_future(future))
+            timed = partial(registration.timing.timed, registration.method, *args)
+            answer = await awaited(registration.deadline, asyncio.wrap_future(start(timed)))
         if type(answer) in _ANSWERS or not isawaitable(answer):
             return answer
         return await _waited(registration, answer)
@@ -325,6 +325,6 @@ async def _failing(awaitable: Any) -> Any:
     try:
         return await awaitable
     except BaseException as exc:
-        if is_from_outside(exc):
+        if isinstance(exc, Exception) or is_from_outside(exc):
             raise
         raise as_failure(exc) from exc

@@ -82,7 +82,7 @@ def start(call: Callable[[], Any], *, context: Context | None = None, name: str 
     future.set_running_or_notify_cancel()  # from here on, a waiter that stops waiting cannot cancel it
     inside = copy_context() if context is None else context
 
-    def run() -> None:
+    def run(future: Future[Any]) -> None:
         nonlocal call, inside
         try:
             result = inside.run(call)
@@ -92,8 +92,9 @@ def start(call: Callable[[], Any], *, context: Context | None = None, name: str 
         else:
             del call, inside
             future.set_result(result)
+        del future  # this frame is in the error's traceback, as those of the waiters: see `within`
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    threading.Thread(target=run, args=(future,), name=name, daemon=True).start()
     return future
 
 
@@ -132,6 +133,7 @@ class Runner:
         finally:
             if not future.done():
                 self._dismiss()
+            del future
 
     def _dismiss(self) -> None:
         if self._jobs is not None:
@@ -225,16 +227,20 @@ def waiting() -> Generator[None]:
 def within(seconds: float | None, future: Future[Any], turns: Turns | None = None) -> Any:
     """The result of `future`. Raises `TimeoutError` if it takes longer than `seconds`, by the clock `turns` if one is
     given."""
-    while True:
-        try:
-            return future.result(
-                seconds if turns is None or seconds is None else max(turns.left(seconds), LOOK)
-            )
-        except FutureTimeout:
-            if future.done():
-                raise
-            if turns is None or seconds is None or turns.left(seconds) <= 0:
-                raise TimeoutError(f"no answer within {seconds:g} s") from None
+    try:
+        while True:
+            try:
+                return future.result(
+                    seconds if turns is None or seconds is None else max(turns.left(seconds), LOOK)
+                )
+            except FutureTimeout:
+                if future.done():
+                    raise
+                if turns is None or seconds is None or turns.left(seconds) <= 0:
+                    raise TimeoutError(f"no answer within {seconds:g} s") from None
+    finally:
+        # It holds the error, whose traceback has this frame: a cycle would keep the graph's run alive.
+        del future
 
 
 async def awaited_in_turn(deadline: float | None, awaitable: Awaitable[T]) -> T:
@@ -258,25 +264,28 @@ async def awaited_in_turn(deadline: float | None, awaitable: Awaitable[T]) -> T:
 async def awaited(deadline: float | None, awaitable: Awaitable[T]) -> T:
     """The result of `awaitable`. Raises `TimeoutError` if it takes longer than `deadline` seconds."""
     if deadline is None:
-        return await awaitable
+        try:
+            return await awaitable
+        finally:
+            del awaitable  # as in `within`
     # Not `wait_for`: it waits until the awaitable accepts its cancellation, and accepts a late answer.
     task = asyncio.ensure_future(awaitable)
     loop = asyncio.get_running_loop()
     late: asyncio.Future[None] = loop.create_future()
     # In an empty context: a loop keeps a cancelled timer until its time, and would keep the graph's run alive.
     timer = loop.call_later(deadline, _pass, late, context=Context())
+    waiting: set[asyncio.Future[Any]] = {task, late}
     try:
-        waiting: set[asyncio.Future[Any]] = {task, late}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise TimeoutError(f"no answer within {deadline:g} s")
     except BaseException:
         task.cancel()
         raise
     finally:
         timer.cancel()
-    if task.done():
-        return task.result()
-    task.cancel()
-    raise TimeoutError(f"no answer within {deadline:g} s")
+        del task, waiting, awaitable  # as in `within`
 
 
 def _pass(late: asyncio.Future[None]) -> None:

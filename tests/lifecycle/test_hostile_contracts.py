@@ -24,6 +24,7 @@ from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
+from langgraph.pregel._loop import PregelLoop
 from langgraph.types import CachePolicy, Command, Send, interrupt
 from pydantic import BaseModel, field_validator
 from typing_extensions import TypedDict
@@ -46,7 +47,21 @@ from arbiter import (
 from arbiter.checkers import BudgetChecker, ConditionChecker, RequireBefore, ToolsChecker
 from arbiter.instructions import GENERATE, RESPOND, TOOL_CALL, VERIFY
 from tests.lifecycle.test_advice import Review, Tell
-from tests.support import MODES, PATIENCE, Check, Hold, Judge, Route, Spy, State, chain, good, run, thread
+from tests.support import (
+    MODES,
+    PATIENCE,
+    Check,
+    Hold,
+    Judge,
+    Route,
+    Spy,
+    State,
+    chain,
+    gained,
+    good,
+    run,
+    thread,
+)
 
 
 @MODES
@@ -683,6 +698,48 @@ def test_a_run_that_rules_look_into_is_freed_without_a_collection() -> None:
         assert [ref() for ref in runs] == [None, None, None]
     finally:
         gc.enable()
+
+
+def fails(history: History, output: Any = None) -> bool:
+    raise ZeroDivisionError
+
+
+async def fails_in_the_loop(history: History) -> bool:
+    raise ZeroDivisionError
+
+
+FAILING: dict[str, Any] = {
+    "evaluator": lambda: Judge("e", fails, durable=True),
+    "async evaluator": lambda: Judge("e", fails_in_the_loop, durable=True),
+    "checker with a deadline": lambda: Check("c", fails, on_deny="audit", deadline=PATIENCE),
+    "router": lambda: Route("r", fails),
+    "router with a deadline": lambda: Route("r", fails, deadline=PATIENCE),
+    "async checker with a deadline": lambda: Check(
+        "c", fails_in_the_loop, on_deny="audit", deadline=PATIENCE
+    ),
+}
+
+
+@pytest.mark.lengthy
+@MODES
+@pytest.mark.parametrize("kind", FAILING)
+def test_a_run_whose_rule_failed_is_freed_without_a_collection(kind: str, mode: str) -> None:
+    rule = FAILING[kind]()
+    if mode == "sync" and kind == "async checker with a deadline":
+        return  # a sync run refuses it
+    arbiter_os = ArbiterOS(keep=1)
+    match rule:
+        case Judge():
+            arbiter_os.add_evaluator(rule)
+        case Route():
+            arbiter_os.add_policy_router(rule)
+        case _:
+            arbiter_os.add_policy_checker(rule)
+    app = arbiter_os.govern(chain(Spy("a")))
+    runs = PregelLoop.__subclasses__()
+    run(app, {"log": []}, mode=mode)
+    for loop in runs:
+        assert gained(loop, lambda: run(app, {"log": []}, mode=mode), times=3) <= 0
 
 
 @pytest.mark.lengthy
