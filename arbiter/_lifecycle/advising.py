@@ -24,6 +24,7 @@ from arbiter._values.states import (
     replaced,
     thaw,
     with_fields,
+    with_set,
 )
 from arbiter.advice import Advisor
 from arbiter.errors import ConfigurationError, describe
@@ -225,7 +226,10 @@ def _without_fields(run: NodeRun, output: Any) -> Any:
     if isinstance(output, dict):
         return _own_fields(run, given)
     if isinstance(output, BaseModel):
-        return given.model_copy(update=changes) if (changes := _restored(run, given)) else given
+        if not (changes := _restored(run, given)):
+            return given
+        empty = {name for name, part in changes.items() if part is None}
+        return with_set(given.model_copy(update=changes), given.model_fields_set - empty)
     if dataclasses.is_dataclass(output) and not isinstance(output, type):
         return dataclasses.replace(given, **changes) if (changes := _restored(run, given)) else given
     return given

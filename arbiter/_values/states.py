@@ -137,7 +137,8 @@ def with_fields(value: Any, changes: Mapping[str, Any]) -> Any:
     if isinstance(value, Mapping):
         return {**state, **changes}
     if isinstance(value, BaseModel):
-        return type(value).model_validate({**as_state(value), **changes})
+        twin = type(value).model_validate({**as_state(value), **changes})
+        return with_set(twin, value.model_fields_set | changes.keys())
     if is_dataclass(state) and not isinstance(state, type | Command):
         return type(state)(**{**as_state(value), **changes})
     if ROOT in changes:
@@ -171,7 +172,7 @@ def with_parts(value: Any, parts: Mapping[str, Any]) -> Any:
     """`value` as a new object of the same kind, with these parts instead of its own, without validation."""
     given: Any = value
     if isinstance(value, BaseModel):
-        return value.model_copy(update=parts)
+        return with_set(value.model_copy(update=parts), value.model_fields_set)
     if isinstance(value, MutableMapping):
         given = copy.copy(given)
         given.update(parts)
@@ -184,6 +185,12 @@ def with_parts(value: Any, parts: Mapping[str, Any]) -> Any:
     for name, part in parts.items():
         object.__setattr__(twin, name, part)  # also of a frozen dataclass
     return twin
+
+
+def with_set(model: BaseModel, names: Iterable[str]) -> BaseModel:
+    """A model of which these fields count as set. If a node returns it, LangGraph writes no None of the others."""
+    object.__setattr__(model, "__pydantic_fields_set__", set(names))
+    return model
 
 
 def has_parts_of(one: Any, other: Any) -> bool:

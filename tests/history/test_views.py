@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import operator
 import pickle
 import queue
 import threading
@@ -15,14 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Any, TypedDict, cast
+from typing import Annotated, Any, TypedDict, cast
 
 import pytest
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send
-from pydantic import BaseModel, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from arbiter import (
     Advisor,
@@ -558,6 +559,56 @@ def test_the_approved_input_is_the_input_that_runs(mode: str) -> None:
     run(app, {"order": {"to": {"amount": 5}}}, thread("1"), mode=mode)
     run(app, Command(resume="approve"), thread("1"), mode=mode)
     assert paid == [5]
+
+
+class Search(BaseModel):
+    log: Annotated[list[str], operator.add] = []
+    found: str | None = None
+    hint: str | None = None
+    pages: list[str] = Field(default_factory=list[str])
+
+
+class Hint(Advisor):
+    def advise(self, history: History, state: Any) -> dict[str, str]:
+        return {"hint": "be quick"}
+
+
+@MODES
+@pytest.mark.parametrize("rule", ["none", "a look", "approval", "an edit", "a schema", "advice"])
+def test_a_node_that_returns_its_pydantic_state_writes_no_fields_that_nothing_has_set(
+    rule: str, mode: str
+) -> None:
+    """A field of a copy that counts as set, though nothing wrote it, is written, and collides with a sibling's."""
+
+    def back(state: Search) -> Search:
+        fields.append(state.model_fields_set)
+        return state
+
+    def finds(state: Search) -> Any:
+        return {"found": "it", "hint": "here"}
+
+    fields: list[set[str]] = []
+    builder: Any = StateGraph(Search)
+    for body in (back, finds):
+        builder.add_node(body)
+        builder.add_edge(START, body.__name__)
+    arbiter_os = ArbiterOS()
+    looks = Check("looks", lambda h: repr(h.entries[-1][-1].input_state) != "", target_nodes=["back"])
+    if rule == "a look":
+        arbiter_os.add_policy_checker(looks)
+    if rule in ("approval", "an edit"):
+        arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["back"]))
+    if rule == "advice":
+        arbiter_os.add_advisor(Hint("hint", target_nodes=["back"]))
+    schemas: Any = {"back": {"input": Search}} if rule == "a schema" else None
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()), schemas=schemas)
+    answers = {"approval": "approve", "an edit": {"type": "edit", "input": {"log": ["in"]}}}
+    given: Any = {"log": ["in"]}
+    result = run(app, given, thread("1"), mode=mode)
+    if rule in answers:
+        result = run(app, Command(resume=answers[rule]), thread("1"), mode=mode)
+    assert result == {"log": ["in", "in"], "found": "it", "hint": "here", "pages": []}
+    assert fields == [{"log", "hint"} if rule == "advice" else {"log"}]
 
 
 def live(history: History) -> Any:
