@@ -117,7 +117,7 @@ class Plan:
     kinds: Mapping[str, str] = field(default_factory=dict[str, str])
     """`all_allowed` in the form that a fact stores."""
     called: tuple[Registration[Any], ...] = ()
-    """All of them that are called by themselves: not the evaluators."""
+    """The registrations that are called by themselves: not the evaluators."""
     only_async: Contract | None = None
     """A contract that only an async run can call, or None."""
     shadow: Plan | None = None

@@ -188,7 +188,7 @@ def with_parts(value: Any, parts: Mapping[str, Any]) -> Any:
 
 
 def with_set(model: BaseModel, names: Iterable[str]) -> BaseModel:
-    """A model of which these fields count as set. If a node returns it, LangGraph writes no None of the others."""
+    """Let these fields alone count as set. If a node returns the model, LangGraph writes no None of the others."""
     object.__setattr__(model, "__pydantic_fields_set__", set(names))
     return model
 
