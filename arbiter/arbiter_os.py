@@ -250,18 +250,18 @@ class ArbiterOS:
         It applies from the next node on, also to graphs governed before and to paused runs, whose next node
         is checked again. Unchanged rules keep their counts. Contracts that code registered stay, after those
         of the constitution. New bindings of nodes to instructions take effect when the graph is governed
-        again. Warns of `allow` prefixes and `models` that no rule uses.
+        again. Warns of `allow` prefixes and `models` that no rule uses. Without any, those given before are used
+        when the current one is read again.
         """
         from arbiter._constitution.loading import prefixes_of
 
-        if source is not None:
-            allow = prefixes_of(allow)
-            loaded = self._load(source, allow, models)
-            report_unused([loaded], allow, models)
-            return loaded
-        if self._source is None:
+        prefixes = prefixes_of(allow)
+        before = self._source if source is None else (source, (), None)
+        if before is None:
             raise ConfigurationError("no constitution was loaded before. Pass a source.")
-        return self._load(*self._source)
+        loaded = self._load(before[0], prefixes or before[1], before[2] if models is None else models)
+        report_unused([loaded], prefixes, models)
+        return loaded
 
     def _load(self, source: Source, allow: tuple[str, ...], models: Mapping[str, Any] | None) -> Constitution:
         # Imported here, so that programs without packs do not import YAML.

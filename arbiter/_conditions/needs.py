@@ -263,7 +263,7 @@ class Scan:
         try:
             compile_cel(f"''.{call}" if function == "matches" else call).execute({})
         except Exception as exc:
-            why = str(exc).partition(". Check ")[0].rpartition("\n")[2]
+            why = str(exc).rpartition("\n")[2].partition(". Check ")[0]
             self._refuse(f"{call} fails: {why.rpartition('error: ')[2]}")
 
     def _members(self, need: Need | None, begun: int) -> Need | None:

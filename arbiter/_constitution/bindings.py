@@ -104,15 +104,15 @@ def idle_bindings(
     packs: Iterable[BindingPack], nodes: Collection[str]
 ) -> Iterator[tuple[BindingPack, str, int, str]]:
     """The bindings without effect, in packs that are for every graph: the pack, the name or pattern, its line, and
-    the earlier one that binds all that it can fit to another instruction; "" if it fits no node.
+    why, if an earlier one binds all that it can fit to another instruction; "" if it fits no node.
     """
-    taken: dict[str, tuple[str, Instruction]] = {}
+    taken: dict[str, tuple[str, Instruction, str]] = {}
     for pack in (pack for pack in packs if not pack.match):
         for (name, instruction), line in zip(pack.bindings, pack.lines, strict=False):
-            fitting = [node for node in nodes if _binds(name, node)]
-            first = [taken.setdefault(node, (name, instruction)) for node in fitting]
-            if all(other is not instruction and _binds(before, name) for before, other in first):
-                yield pack, name, line, first[0][0] if first else ""
+            own = name, instruction, f"{name!r} comes before it at {pack.file}:{line}"
+            first = [taken.setdefault(node, own) for node in nodes if _binds(name, node)]
+            if all(other is not instruction and _binds(before, name) for before, other, _ in first):
+                yield pack, name, line, first[0][2] if first else ""
 
 
 def _binds(pattern: str, node: str) -> bool:

@@ -46,7 +46,7 @@ from arbiter._values.parameters import (
 )
 from arbiter.errors import ConfigurationError, nearest, with_article
 from arbiter.evaluation import NodeEvaluator
-from arbiter.instructions import Instruction, find_instruction
+from arbiter.instructions import Instruction
 from arbiter.policy import PolicyChecker, PolicyRouter
 
 C = TypeVar("C", bound=Contract)
@@ -142,9 +142,6 @@ def in_effect(use: str, cls: type[Any], given: Mapping[str, Any]) -> dict[str, A
     values = {name: info.get_default() for name, info in parameters_of(cls).model_fields.items()}
     values.update(given)
     values.update((name, _one_or_more(values[name])) for name in _TARGET_FIELDS if name in values)
-    named = parts = values.get("target_instructions", ())
-    if isinstance(named, list):  # each with or without the name of its core
-        values["target_instructions"] = [find_instruction(each) for each in parts]
     if use == "rate_limit" and values.get("burst") is None:
         values["burst"] = values.get("calls")
     return values
@@ -345,6 +342,12 @@ def takes_model(cls: type[Any]) -> frozenset[str]:
         for name, declared in constructor_of(cls).items()
         if any(map(_is_chat_model, _parts(declared.hint)))
     )
+
+
+def takes_instructions(cls: type[Any], parameter: str) -> bool:
+    """True if the parameter takes instructions. In YAML they are names, with or without that of the core."""
+    declared = constructor_of(cls).get(parameter)
+    return declared is not None and Instruction in _parts(declared.hint)
 
 
 def _parts(hint: Any) -> Iterator[Any]:

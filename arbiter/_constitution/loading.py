@@ -45,12 +45,13 @@ from arbiter._constitution.kinds import (
     make,
     parameters_of,
     rule_class_at,
+    takes_instructions,
     takes_model,
     tightening,
 )
 from arbiter._constitution.pack_file import HEAD, Binding, DomainCore, PackFile, RecordsEntry, RuleHead
 from arbiter._constitution.records import changed, looser_parts
-from arbiter._constitution.tightening import is_same, is_tighter
+from arbiter._constitution.tightening import is_same, is_tighter, with_instructions
 from arbiter._contracts import Contract, Mode
 from arbiter._threads.forks import new_rlock
 from arbiter._values.parameters import Tighter
@@ -122,7 +123,7 @@ class Constitution:
     """All rules and instructions as one pack, after extending, as JSON."""
 
     models: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """The models that rules name: for each name the chat model that was passed for it, else the name."""
+    """The models that rules name: for each name what was passed for it, else the name."""
 
     prefixes: frozenset[str] = frozenset()
     """The allowed prefixes under which rules name classes."""
@@ -145,24 +146,22 @@ class Constitution:
             for word in (name, *(member.value for member in core))
         ]
         models = [
-            name
-            for name, model in self.models.items()
-            if _passed(model) is not _passed(before.models.get(name))
+            name for name, model in self.models.items() if _which(model) != _which(before.models.get(name))
         ]
 
         def kept(section: Section, new: tuple[C, ...], old: tuple[C, ...]) -> tuple[C, ...]:
             known = {contract.name: contract for contract in old}
 
-            def same(name: str) -> bool:
-                place = f"{section}.{name}"
+            def same(contract: C) -> bool:
+                place = f"{section}.{contract.name}"
                 declared = self.declared[place]
                 return (
                     declared == before.declared.get(place)
                     and not any(word in declared for word in words)
-                    and not any(model in self.given[place].values() for model in models)
+                    and not any(self.given[place].get(key) in models for key in takes_model(type(contract)))
                 )
 
-            return tuple(_relabelled(known[c.name], c) if same(c.name) else c for c in new)
+            return tuple(_relabelled(known[c.name], c) if same(c) else c for c in new)
 
         return replace(
             self,
@@ -172,9 +171,9 @@ class Constitution:
         )
 
 
-def _passed(model: Any) -> Any:
-    """The chat model that was passed, or None for one that is only named."""
-    return None if isinstance(model, str) else model
+def _which(model: Any) -> object:
+    """Tells chat models apart, also those with equal settings."""
+    return model if isinstance(model, str) else id(model)
 
 
 def _relabelled(contract: C, like: Contract) -> C:
@@ -563,12 +562,8 @@ class _Loader:
         if "use" not in entry:
             rule.data = {**known.data, "override": False, **entry}
             rule.origins = {**known.origins, **rule.origins}
-        if "mode" not in entry:
-            # What is wrong with its mode is said of the pack that gives it.
-            rule.data.pop("mode", None)
-            rule.origins.pop("mode", None)
-            if "mode" not in pack.file.model_fields_set:
-                rule.mode = known.mode
+        if "mode" not in entry and "mode" not in pack.file.model_fields_set:
+            rule.mode = known.mode
         if rule.data.get("override") is not True:
             self._only_tighter(known, rule)
         rules[space] = rule
@@ -577,9 +572,8 @@ class _Loader:
         remedy = f"it changes the rule at {known.source}. Make it tighter, or write override: true"
         ranks = {"off": 0, "audit": 1, "enforce": 2}
         if ranks[rule.mode] < ranks[known.mode]:
-            self.mistakes.append(
-                rule.mistake(("mode",), f"expected {known.mode!r}, got {rule.mode!r}; {remedy}")
-            )
+            message = f"expected {known.mode!r}, got {rule.mode!r}; {remedy}"
+            self.mistakes.append(rule.pack.document.mistake((*rule.place, "mode"), message))
         if rule.data.get("use") != known.data.get("use"):
             message = f"expected {known.data.get('use')!r}, got {rule.data.get('use')!r}; {remedy}"
             self.mistakes.append(rule.mistake(("use",), message))
@@ -596,7 +590,10 @@ class _Loader:
         for parameter in sorted((was.keys() | now.keys()) - wrong):  # these are reported there, too
             before, after = was.get(parameter), now.get(parameter)
             how = tightening(cls, parameter)
-            if not is_same(before, after) and not is_tighter(how, before, after):
+            change = [before, after]
+            if takes_instructions(cls, parameter):
+                change = with_instructions(change)
+            if not is_same(*change) and not is_tighter(how, *change):
                 message = f"expected {_wanted(how, before)}, got {after!r}; {remedy}"
                 self.mistakes.append(rule.mistake((parameter,), message))
 

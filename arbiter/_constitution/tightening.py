@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from arbiter._values.parameters import Tighter
+from arbiter.errors import UnknownInstructionError
+from arbiter.instructions import find_instruction
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -16,6 +19,18 @@ def is_same(one: Any, other: Any) -> bool:
     if isinstance(one, list):
         return len(one) == len(other) and all(map(is_same, one, other))  # pyright: ignore[reportUnknownArgumentType]
     return bool(one == other)
+
+
+def with_instructions(value: Any) -> Any:
+    """The value with instructions in place of their names; texts that name none stay."""
+    parts: Any = value
+    if isinstance(value, list):
+        return [with_instructions(part) for part in parts]
+    if isinstance(value, dict):
+        return {key: with_instructions(part) for key, part in parts.items()}
+    with suppress(UnknownInstructionError):
+        return find_instruction(value)
+    return value
 
 
 def is_tighter(how: Tighter | None, before: Any, after: Any) -> bool:

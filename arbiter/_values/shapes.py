@@ -81,14 +81,20 @@ def shape_of(given: object, owner: str, parameter: str) -> Shape:
     except (PydanticSchemaGenerationError, PydanticUserError) as exc:
         problem = f"expected a class that pydantic validates, got {schema.__qualname__}. "
         raise ParameterError(owner, parameter, f"{problem}Make it a pydantic BaseModel.") from exc
-    return Shape(_class_faults(adapter), of_text=issubclass(schema, str))
+    choices = [member.value for member in schema] if issubclass(schema, Enum) else ()
+    return Shape(_class_faults(adapter), of_text=issubclass(schema, str), takes_texts=_are_texts(choices))
 
 
-def _takes_texts(schema: Mapping[str, Any]) -> bool:
-    kinds: Any = schema.get("type")
-    if isinstance(kinds, list):
-        return all(kind in ("string", "null") for kind in schema["type"])
-    choices = schema.get("enum", [schema["const"]] if "const" in schema else ())
+def _takes_texts(given: Any) -> bool:
+    schema = cast("Mapping[str, Any]", given if isinstance(given, Mapping) else {})
+    if parts := schema.get("anyOf") or schema.get("oneOf"):
+        return all(map(_takes_texts, parts))
+    if kinds := schema.get("type"):
+        return all(kind in ("string", "null") for kind in ([kinds] if isinstance(kinds, str) else kinds))
+    return _are_texts(schema.get("enum", [schema["const"]] if "const" in schema else ()))
+
+
+def _are_texts(choices: Collection[Any]) -> bool:
     return bool(choices) and all(isinstance(choice, str | None) for choice in choices)
 
 

@@ -380,15 +380,15 @@ def _idle_bindings(packs: Sequence[BindingPack], nodes: set[Node]) -> Iterator[_
     from arbiter._constitution.bindings import idle_bindings
 
     names = {name for name, _ in nodes}
-    for pack, name, line, before in idle_bindings(packs, names):
+    for pack, name, line, earlier in idle_bindings(packs, names):
         yield _Idle(
             what=repr(name),
-            why=f"{before!r} comes before it" if before else "there is no such node",
+            why=earlier or "there is no such node",
             remedy="The first that fits a node counts. Put it in front, or remove it."
-            if before
+            if earlier
             else f"Nodes: {_some(sorted(names))}. Correct the name, or remove the binding.",
             source=f"{pack.file}:{line}",
-            form=_SHADOWED if before else _BINDINGS,
+            form=_SHADOWED if earlier else _BINDINGS,
         )
 
 

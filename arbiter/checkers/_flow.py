@@ -127,9 +127,9 @@ class FlowChecker(PolicyChecker):
         self.forbidden = frozenset(self._forbidden)
         """The instructions that may not read some label."""
         forbidden = {label for labels in self._forbidden.values() for label in labels}
-        self.idle_labels = [label for label in self._sources if label not in forbidden]
-        """The labels that every instruction may read."""
-        if not self.forbidden:
+        self.idle_labels = [label for label in self._sources if forbidden and label not in forbidden]
+        """The labels that every instruction may read, in a rule that has others."""
+        if not forbidden:
             self.when_idle = "it forbids no instruction to read a label", "Name some under forbid."
         self._refuse_contradictions()
         is_in_inputs = len(self.written_by) < len(self._sources)
@@ -139,7 +139,7 @@ class FlowChecker(PolicyChecker):
         )
 
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
-        return True  # every node is followed; `check_before` applies the targets
+        return bool(self.forbidden)  # every node is followed; `check_before` applies the targets
 
     def check_before(self, history: History) -> Verdict:
         own = history.item

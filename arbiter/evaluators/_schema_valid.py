@@ -59,7 +59,8 @@ class SchemaEvaluator(NodeEvaluator):
             try:
                 value = _json_of(value)
             except (ValueError, RecursionError) as exc:
-                return _result([f"{self.key} is not JSON: {exc}"])
+                if not self._shape.takes_texts:
+                    return _result([f"{self.key} is not JSON: {exc}"])
         return _result(self._shape.mistakes(value, self.key))
 
 

@@ -89,6 +89,9 @@ def _without_nodes(contract: Contract, nodes: Sequence[Node]) -> Iterator[Findin
         )
     if missing or any(node.is_target_of(contract) for node in nodes):
         return
+    if contract.when_idle is not None:
+        yield _dead(contract, *contract.when_idle)
+        return
     wanted = " or ".join(map(str, contract.target_instructions or ()))
     where = f" among {', '.join(contract.target_nodes)}" if contract.target_nodes else ""
     yield _dead(
@@ -120,17 +123,11 @@ def _without_labels(rule: Contract, nodes: Sequence[Node]) -> Iterator[Finding]:
     for label, instructions in rule.written_by.items():
         if all(node.instruction not in instructions for node in nodes):
             wanted = " or ".join(sorted(map(str, instructions)))
-            yield _dead(
-                rule,
-                f"its label {label!r} is written by {wanted}, which no node of this graph is",
-                _held(nodes),
-            )
+            why = f"it is written by {wanted}, which no node of this graph is"
+            yield _dead(rule, why, _held(nodes), part=f" for its label {label!r}")
     for label in rule.idle_labels:
-        yield _dead(
-            rule,
-            f"no instruction is forbidden to read its label {label!r}",
-            "Name some under forbid, or drop the label.",
-        )
+        why = "no instruction is forbidden to read it"
+        yield _dead(rule, why, "Name some under forbid, or drop the label.", part=f" for its label {label!r}")
     if not (readers := [node for node in nodes if node.instruction in rule.forbidden]):
         if rule.forbidden:
             yield _dead(rule, f"it {_keeps_from(rule)}, which no node of this graph is", _held(nodes))
@@ -167,12 +164,12 @@ def _step_missing(rule: Contract, step: Step, nodes: Sequence[Node]) -> Iterator
     )
 
 
-def _dead(rule: Contract, why: str, remedy: str) -> Finding:
+def _dead(rule: Contract, why: str, remedy: str, *, part: str = "") -> Finding:
     return Finding(
         code="dead-rule",
         # A rule of a general pack is not wrong because this graph has no use for it.
         severity="info" if rule.source.startswith("arbiter:") else "warning",
-        message=f"{rule.kind} {rule.name!r} can never fire: {why}",
+        message=f"{rule.kind} {rule.name!r} can never fire{part}: {why}",
         rule=rule.name,
         source=rule.source,
         remedy=remedy,
@@ -208,19 +205,19 @@ def bindings_without_effect(graph: Level, packs: Sequence[BindingPack]) -> Itera
     from arbiter._constitution.bindings import idle_bindings
 
     names = [node.full for _, node in graph.all_nodes()]
-    for pack, name, line, before in idle_bindings(packs, names):
+    for pack, name, line, earlier in idle_bindings(packs, names):
         own = names if ":" in name else [each.rpartition(":")[2] for each in names]
         # `govern` refuses a misspelt name; any other may be a node of another graph.
-        wrong = not before and not {"*", "?"}.intersection(name) and misspelt(name, own) is not None
+        wrong = not earlier and not {"*", "?"}.intersection(name) and misspelt(name, own) is not None
         yield Finding(
-            code="dead-rule" if before else "unknown-node",
+            code="dead-rule" if earlier else "unknown-node",
             severity="error" if wrong else "warning",
-            message=f"the binding of {name!r} to an instruction has no effect: {before!r} comes before it"
-            if before
+            message=f"the binding of {name!r} to an instruction has no effect: {earlier}"
+            if earlier
             else f"an instruction is bound to {name!r}, which is not a node of this graph.{nearest(name, own)}",
             source=f"{pack.file}:{line}",
             remedy="The first that fits a node counts. Put it in front, or drop it."
-            if before
+            if earlier
             else f"Correct the name, or drop the binding. Nodes: {', '.join(sorted(names))}.",
         )
 

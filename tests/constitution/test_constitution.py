@@ -474,6 +474,62 @@ def test_a_mistake_in_a_change_of_a_rule_is_named_itself(tmp_path: Path, mine: s
     assert ("override" in line.partition("got")[2]) == ("mode" in said)
 
 
+@pytest.mark.parametrize(
+    ("base", "change", "said"),
+    [
+        (
+            "mode: 'of', times: 3",
+            "times: 2",
+            ["policies/base.yaml:5: checkers[0].mode: expected 'enforce', "],
+        ),
+        (
+            "target_instructions: GENERAT, times: 3",
+            "target_instructions: GENERATE, times: 9",
+            [
+                "policies/mine.yaml:6: checkers[0].target_instructions: expected all of ['GENERAT'], got ['GENERATE']",
+                "policies/mine.yaml:6: checkers[0].times: expected at most 3, got 9",
+            ],
+        ),
+    ],
+)
+def test_a_mistake_in_a_rule_is_reported_although_another_pack_changes_it(
+    tmp_path: Path, base: str, change: str, said: list[str]
+) -> None:
+    project(
+        tmp_path,
+        policies__base=f"checkers:\n  - {{name: x, use: at_most, {base}}}\n",
+        policies__mine=f"extends: [base]\ncheckers:\n  - {{name: x, {change}}}\n",
+    )
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(said)
+    assert all(line.startswith(start) for line, start in zip(lines, said, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        ("use: require_before, required: VERIFY", "required: NormativeCore.VERIFY"),
+        ("use: never_after, after: LOAD", "after: MemoryCore.LOAD"),
+        ("use: forbid_sequence, bad_sequence: [MemoryCore.LOAD, GENERATE]", "bad_sequence: [LOAD, GENERATE]"),
+        (
+            "use: flow, labels: {u: {input_keys: [x]}}, forbid: {u: [TOOL_CALL]}",
+            "forbid: {u: [ExecutionCore.TOOL_CALL]}",
+        ),
+    ],
+)
+def test_a_step_may_be_named_with_its_core_where_a_pack_is_extended(
+    tmp_path: Path, rule: str, change: str
+) -> None:
+    project(
+        tmp_path,
+        policies__base=f"checkers: [{{name: x, {rule}}}]\n",
+        policies__mine=f"extends: [base]\ncheckers: [{{name: x, {change}}}]\n",
+    )
+    assert [checker.name for checker in load_constitution(tmp_path).checkers] == ["x"]
+
+
 def test_an_instruction_may_be_named_with_its_core_where_a_pack_is_extended(tmp_path: Path) -> None:
     project(
         tmp_path,
@@ -771,12 +827,16 @@ def test_counts_of_a_rule_outlive_changes_that_decide_nothing(tmp_path: Path, by
 
 
 def test_a_reload_with_another_model_asks_that_model(tmp_path: Path) -> None:
-    """Rules that name another model, or none, stay the objects that they were."""
+    """Rules that name another model, or none, stay the objects that they were, with their counts."""
     judged = "{{name: {0}, use: judge, rubric: It is good., model: {0}}}"
-    project(tmp_path, evaluators__a=f"evaluators: [{judged.format('one')}, {judged.format('two')}]\n")
+    project(
+        tmp_path,
+        evaluators__a=f"evaluators: [{judged.format('one')}, {judged.format('two')}]\n",
+        policies__b=BASE_TIMES.replace("times", "target_nodes: one, times"),
+    )
     first, second, other = (FakeListChatModel(responses=["{}"]) for _ in range(3))
     arbiter_os = ArbiterOS.from_constitution(tmp_path, models={"one": first, "two": other})
-    before = arbiter_os.evaluators
+    before, checkers = arbiter_os.evaluators, arbiter_os.checkers
     arbiter_os.load_constitution(tmp_path, models={"one": second, "two": other})
     one, two = arbiter_os.evaluators
     assert isinstance(one, JudgeEvaluator)
@@ -784,6 +844,31 @@ def test_a_reload_with_another_model_asks_that_model(tmp_path: Path) -> None:
     assert two is before[1]
     arbiter_os.load_constitution()  # reads the same again
     assert arbiter_os.evaluators == (one, two)
+    assert arbiter_os.checkers == checkers
+    arbiter_os.load_constitution(models={"one": first, "two": other})  # so does this, with other models
+    one = arbiter_os.evaluators[0]
+    assert isinstance(one, JudgeEvaluator)
+    assert one.model is first
+
+
+def test_a_reload_with_another_text_for_a_model_asks_that_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {name: FakeListChatModel(responses=["{}"]) for name in ("maker:old", "maker:new")}
+
+    def init_chat_model(name: str, **_: Any) -> FakeListChatModel:
+        return made[name]
+
+    monkeypatch.setattr("langchain.chat_models.init_chat_model", init_chat_model)
+    project(
+        tmp_path, evaluators__a="evaluators: [{name: j, use: judge, rubric: It is good., model: judge}]\n"
+    )
+    arbiter_os = ArbiterOS.from_constitution(tmp_path, models={"judge": "maker:old"})
+    (before,) = arbiter_os.evaluators
+    assert arbiter_os.load_constitution().evaluators == (before,)
+    (judge,) = arbiter_os.load_constitution(models={"judge": "maker:new"}).evaluators
+    assert isinstance(judge, JudgeEvaluator)
+    assert judge.model is made["maker:new"]
 
 
 def test_a_reload_that_fails_changes_no_mode(tmp_path: Path) -> None:

@@ -366,7 +366,7 @@ def test_a_binding_behind_one_that_has_all_its_nodes_is_found(tmp_path: Path) ->
     app = graph("START plan pay END", bare=["plan", "pay"])()
     (found,) = alarms(arbiter_os.lint(app))
     assert (found.code, found.severity, found.source) == ("dead-rule", "warning", "instructions.yaml:6")
-    assert "'p*' comes before it" in found.message
+    assert found.message.endswith("has no effect: 'p*' comes before it at instructions.yaml:5")
     with pytest.warns(
         ArbiterWarning, match=r"instructions.yaml:6: the binding of 'pay' has no effect: 'p\*' comes"
     ):
@@ -584,6 +584,7 @@ MISSES: list[tuple[str, str, list[Contract]]] = [
             )
         ],
     ),
+    ("dead-rule", "warning", [kinds.FlowChecker("f", {"u": kinds.Label(input_keys=["x"])}, {"u": []})]),
     ("unknown-evaluator", "error", [on_drafts("quality"), EvaluationRouter("r", "qualty", "verify")]),
     ("unknown-evaluator", "warning", [EvaluationRouter("r", "quality", "verify")]),
     (
@@ -668,6 +669,16 @@ def nothing(state: Any) -> Any:
 def test_rules_that_can_only_deny_or_never_fire(code: str, severity: str, rules: list[Contract]) -> None:
     """Each is found once, by its one mistake."""
     assert found_on_a_payment(rules) == [(code, severity)]
+
+
+def test_a_label_without_use_is_named_in_a_rule_that_has_others() -> None:
+    """The rule itself may well fire."""
+    labels = {"u": kinds.Label(input_keys=["x"]), "v": kinds.Label(input_keys=["s"])}
+    rule = kinds.FlowChecker("f", labels, {"u": ["TOOL_CALL"]})
+    (found,) = alarms(governing(rule).lint(graph("START draft tools END")()))
+    assert found.message == (
+        "checker 'f' can never fire for its label 'v': no instruction is forbidden to read it"
+    )
 
 
 @pytest.mark.parametrize("rules", FINE)

@@ -657,6 +657,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "shadowing": ("input.l.all(state, state > 1)", "'state' is already a variable"),
     "pattern": ("input.a.matches('(')", "matches('(') fails: unclosed group"),
     "large pattern": ("input.a.matches('(x{1000}){1000}')", "fails: Compiled regex exceeds size limit"),
+    "pattern with the words of the engine": ("input.a.matches('(a. Check ')", "fails: unclosed group"),
     "look-around": ("input.a.matches('(?=a)')", "look-around"),
     "timestamp": ("timestamp('today') > input.a", "timestamp('today') fails"),
     "message": ("Foo{a: 1}.a == 1", "'Foo' is not a message type"),

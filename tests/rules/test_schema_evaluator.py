@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -19,6 +20,11 @@ AMOUNT = {"type": "object", "properties": {"amount": {"type": "integer"}}, "requ
 
 class Paid(BaseModel):
     amount: int
+
+
+class Answer(Enum):
+    YES = "yes"
+    NO = "no"
 
 
 def judged(evaluator: SchemaEvaluator, output: dict[str, Any], mode: str = "sync") -> EvaluationResult:
@@ -100,14 +106,34 @@ def test_a_schema_of_a_text_judges_the_text() -> None:
         ({"enum": [1, "one"]}, "one", False),
         ({"const": "done"}, "done", True),
         ({"type": ["string", "null"]}, "anything", True),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "anything", True),
+        ({"oneOf": [{"const": "yes"}, {"enum": ["no"]}]}, "no", True),
+        ({"anyOf": [{"type": "string"}, {"type": "object"}]}, "anything", False),
+        (Answer, "yes", True),
+        (Answer, '"yes"', True),
+        (Answer, "maybe", False),
         ({"type": ["string", "object"]}, "anything", False),
         ({"required": ["amount"]}, "anything", False),
         ({}, "anything", False),
     ],
 )
-def test_a_text_may_be_one_of_the_texts_of_a_schema(schema: dict[str, Any], text: str, fits: bool) -> None:
+def test_a_text_may_be_one_of_the_texts_of_a_schema(schema: Any, text: str, fits: bool) -> None:
     """Quoted as JSON or not. A schema that takes other values, too, is about JSON."""
     assert answer_judged(SchemaEvaluator("shape", schema, key="answer"), text).passed is fits
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"enum": ["yes", "no"]}, "answer: is not one of ['yes', 'no']"),
+        ({"type": ["string", "null"], "maxLength": 3}, "answer: is too long"),
+        ({"anyOf": [{"type": "string"}, {"type": "object"}]}, "answer is not JSON: "),
+    ],
+)
+def test_the_feedback_of_a_list_of_texts_says_what_is_expected(schema: dict[str, Any], said: str) -> None:
+    """And not that the text is no JSON, which it need not be."""
+    feedback = answer_judged(SchemaEvaluator("shape", schema, key="answer"), "maybe").feedback
+    assert feedback.startswith(said)
 
 
 def test_a_key_that_is_missing_fails() -> None:

@@ -510,6 +510,16 @@ def test_the_warning_is_at_the_line_of_the_caller() -> None:
     assert caught[0].filename == __file__
 
 
+def test_a_flow_rule_that_forbids_nothing_is_reported() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(FlowChecker("flow", {"u": Label(input_keys=["x"])}, {"u": []}))
+    with warned() as texts:
+        arbiter_os.govern(graph_of("write"), {"write": GENERATE}).invoke({})
+    assert texts == [
+        "checker 'flow' applies to no node: it forbids no instruction to read a label. Name some under forbid."
+    ]
+
+
 def test_a_rule_in_a_file_is_reported_with_its_line(tmp_path: Path) -> None:
     pack(tmp_path, "checkers:\n  - {name: never, use: at_most, times: 1, target_nodes: [elsewhere]}")
     arbiter_os = ArbiterOS.from_constitution(tmp_path)
