@@ -124,7 +124,9 @@ def _binds(pattern: str, node: str) -> bool:
 
 def _fits(name: str, pattern: str) -> bool:
     # Brackets are not wildcards: a middleware's node is "PIIMiddleware[email].before_model".
-    return name == pattern or fnmatchcase(name, pattern.replace("[", "[[]"))
+    return name == pattern or (
+        not {"*", "?"}.isdisjoint(pattern) and fnmatchcase(name, pattern.replace("[", "[[]"))
+    )
 
 
 def load_bindings(folder: Traversable) -> tuple[BindingPack, ...]:
