@@ -450,7 +450,7 @@ def sentences(where: str | os.PathLike[str], schema: Schema) -> Generator[None]:
     try:
         yield
     except SQLAlchemyError as error:
-        raise _unavailable(where, schema, error) from error
+        raise unavailable(where, schema, error) from error
 
 
 @contextmanager
@@ -462,14 +462,15 @@ def _opening(where: str | os.PathLike[str], schema: Schema) -> Generator[None]:
     except ArbiterError:
         raise
     except (ValueError, OSError) as error:
-        raise _unavailable(where, schema, error) from error
+        raise unavailable(where, schema, error) from error
 
 
-def _unavailable(where: str | os.PathLike[str], schema: Schema, error: Exception) -> ArbiterError:
+def unavailable(where: str | os.PathLike[str], schema: Schema, error: BaseException) -> ArbiterError:
+    """The error about a database in one sentence, without statements, their values and passwords."""
     return schema.unavailable(f"{_sentence(where, error)}.")
 
 
-def _sentence(where: str | os.PathLike[str], error: Exception) -> str:
+def _sentence(where: str | os.PathLike[str], error: BaseException) -> str:
     cause = getattr(error, "orig", None) or error
     problem = " ".join(shown(str(cause)).split())[:300].rstrip(".,:;?! ")
     return f"cannot open {shown(where)!r}: {problem}"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arbiter._databases import Schema, file_identity, path_of, shown
+from arbiter._databases import Schema, file_identity, path_of, shown, unavailable
 from arbiter.errors import ArbiterError, describe
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, Engine, ExceptionContext
 
 CHANNEL = "arbiter_ledger"
 """The channel on which PostgreSQL announces commits to a ledger. It carries no data."""
@@ -23,7 +24,7 @@ class LedgerError(ArbiterError, RuntimeError):
 
 
 class LedgerUnavailable(LedgerError):  # noqa: N818  the specified name
-    """The ledger cannot be opened. The message says which, why, and what to do; passwords are left out."""
+    """The ledger cannot be opened, or its server is away. The message says which, why, and what to do; passwords are left out."""
 
 
 CHANGED = (AttributeError, LookupError, TypeError, ValueError)
@@ -48,6 +49,22 @@ SCHEMA = Schema(
     unavailable=LedgerUnavailable,
     busy_ms=5_000,
 )
+
+
+def report_outages(engine: Engine, where: str | os.PathLike[str]) -> None:
+    """From now on, a server that cannot be reached is a `LedgerUnavailable`, without the statement and its values."""
+    from sqlalchemy import event
+    from sqlalchemy.exc import OperationalError
+
+    @event.listens_for(engine, "handle_error", retval=True)
+    def in_a_sentence(context: ExceptionContext) -> BaseException | None:
+        is_outage = context.is_disconnect or isinstance(context.sqlalchemy_exception, OperationalError)
+        # A connection of the pool that has ended is replaced by a new one.
+        if not is_outage or context.is_pre_ping or context.dialect.name != "postgresql":
+            return None
+        return unavailable(where, SCHEMA, context.original_exception)
+
+    del in_a_sentence  # called by SQLAlchemy
 
 
 ABOUT = (

@@ -46,7 +46,7 @@ from arbiter.ledger._anchors import (
     sink_for,
 )
 from arbiter.ledger._contents import States, before_redaction, bounded_texts, capture
-from arbiter.ledger._database import ABOUT, SCHEMA, LedgerError, last_entry
+from arbiter.ledger._database import ABOUT, SCHEMA, LedgerError, last_entry, report_outages
 from arbiter.ledger._entries import Event, storable
 from arbiter.ledger._erasing import Erasure, erase, prune
 from arbiter.ledger._exporting import LedgerRecords
@@ -180,7 +180,9 @@ class Ledger:
         """The threads and subjects that were erased through this object: the database does not know them any more."""
 
     def _open_store(self) -> Store:
-        return Store(open_database(self._where, SCHEMA, create=self._create), self._options.keeping())
+        engine = open_database(self._where, SCHEMA, create=self._create)
+        report_outages(engine, self._where)
+        return Store(engine, self._options.keeping())
 
     def recording(self) -> Recording:
         """A listener for one more `ArbiterOS`, whose constitution may say what is recorded."""

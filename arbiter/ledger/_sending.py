@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from arbiter._threads.deadlines import is_from_outside
 from arbiter.errors import describe
-from arbiter.ledger._database import LedgerError
+from arbiter.ledger._database import LedgerError, LedgerUnavailable
 from arbiter.ledger._outbox import BEGINNING, Outbox, Outgoing, Place
 from arbiter.ledger._receivers import (
     BatchRefused,
@@ -268,10 +268,10 @@ class Export:
         while True:
             try:
                 result = act()
-            except (ReceiverError, BatchRefused, LedgerError):
-                raise
             except BaseException as error:  # also SystemExit: it would end the thread that sends
-                if is_from_outside(error):
+                is_outage = isinstance(error, LedgerUnavailable)
+                is_final = isinstance(error, ReceiverError | BatchRefused | LedgerError) and not is_outage
+                if is_final or is_from_outside(error):
                     raise
                 is_busy = isinstance(error, ReceiverBusy)
                 self.last_error = " ".join((str(error) if is_busy else describe(error)).split())[:_REASON]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from sqlalchemy import create_engine
@@ -21,9 +23,10 @@ from arbiter import ArbiterOS, NodeEvaluator
 from arbiter.ledger import Ledger, LedgerError, _writer
 from arbiter.ledger._entries import Event
 from arbiter.ledger._store import Store
+from arbiter.telemetry import Delivery, ExportedScore, ScoreReceiver
 from tests.ledger.ledger_support import conf, recorded, sql
 from tests.processes import python
-from tests.support import Spy, chain
+from tests.support import Spy, chain, until
 
 HOLDER = """
 import sqlite3, sys, time
@@ -169,6 +172,49 @@ def test_postgresql_that_ends_all_connections_loses_and_doubles_nothing(postgres
         assert len(items) == len(set(items)) == 5 * 15 * 2
         assert ledger.verify()
     admin.dispose()
+
+
+class Taking(ScoreReceiver):
+    name = "taking"
+
+    def send(self, batch: Sequence[ExportedScore]) -> Delivery:
+        return Delivery(accepted=len(batch))
+
+
+@pytest.mark.lengthy
+def test_a_server_that_is_away_is_a_sentence_and_ends_no_export(postgres_url: str) -> None:
+    """The error of the driver had the statement and its values."""
+    server = psycopg.connect(re.sub("arbiter_test_[0-9a-f]+", "postgres", postgres_url), autocommit=True)
+    name = re.findall("arbiter_test_[0-9a-f]+", postgres_url)[0]
+
+    def open_for_others(is_open: bool) -> None:
+        server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS {is_open}".encode())
+        if not is_open:
+            server.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
+            )
+
+    with server, recorded(postgres_url, 1) as ledger:
+        export = ledger.export_to(Taking(), every=0.05)
+        open_for_others(False)
+        try:
+            asked: list[Callable[[], object]] = [
+                lambda: [*ledger.items()],
+                lambda: [*ledger.threads()],
+                lambda: ledger.history("t0"),
+                ledger.verify,
+                ledger.anchor,
+                lambda: ledger.counts("node"),
+            ]
+            for ask in asked:
+                with pytest.raises(LedgerError, match=r"^cannot open 'postgresql:.*accepting connections\.$"):
+                    ask()
+            until(lambda: export.last_error)
+        finally:
+            open_for_others(True)
+        until(lambda: export.last_error is None)
+        assert export.is_running
+        assert [item.thread_id for item in ledger.items()]
 
 
 def test_a_batch_that_is_sent_again_is_written_once(tmp_path: Path) -> None:
