@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
-from arbiter._values.states import is_number
 from arbiter.errors import ConfigurationError, nearest
+from arbiter.statistics._numbers import is_finite
 
 Scalar: TypeAlias = str | int | float
 Level = Literal["low", "average", "high"]
@@ -68,7 +68,7 @@ class Dimension:
             return ""
         if len(self.shares) != len(self.values):
             return f"expected {len(self.values)} shares, got {len(self.shares)}"
-        if not all(is_number(share) and 0 <= share <= 1 for share in self.shares):
+        if not all(_is_real(share) and 0 <= share <= 1 for share in self.shares):
             return f"expected shares of 0 to 1, got {list(self.shares)}"
         total = math.fsum(self.shares)
         return (
@@ -85,13 +85,14 @@ class Dimension:
         random.shuffle(drawn)
         return drawn
 
-    def fault_of(self, given: Scalar | Sequence[Scalar]) -> str:
+    def fault_of(self, given: Any) -> str:
         """The reason why `settle` finds no value in what a directive gives; "" if it does."""
         if isinstance(given, str | int | float):
             return ""
-        if not isinstance(given, list | tuple) or not given:
+        values = cast("Sequence[Scalar]", given if isinstance(given, Sequence) else ())
+        if not values:
             return f"expected a value, or a list of values to choose from, got {given!r:.80}"
-        return _fault_of_range(ends) if (ends := self._ends(given)) else ""
+        return _fault_of_range(ends) if (ends := self._ends(values)) else ""
 
     def settle(self, given: Scalar | Sequence[Scalar], random: Random) -> Scalar:
         """One value of those that a directive gives: itself, one of a list, or a number between two ends."""
@@ -120,11 +121,16 @@ class Dimension:
 
 
 def _fault_of_range(ends: Any) -> str:
-    if not isinstance(ends, list | tuple):
+    if isinstance(ends, str) or not hasattr(ends, "__iter__"):
         return f"expected a range [low, high], got {ends!r:.80}"
     found: list[Any] = [*ends]
-    fits = len(found) == 2 and all(map(is_number, found)) and found[0] <= found[1]
+    fits = len(found) == 2 and all(map(_is_real, found)) and found[0] <= found[1]
     return "" if fits else f"expected a range [low, high], got {found!r:.80}"
+
+
+def _is_real(value: object) -> bool:
+    """True for a finite number, also a fraction or one of numpy. Booleans are rejected."""
+    return not isinstance(value, bool) and is_finite(value)
 
 
 def _number(ends: tuple[float, float], random: Random) -> int | float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from difflib import SequenceMatcher
+from itertools import takewhile
 from typing import Any, Literal
 
 from arbiter.history._rendering import value_text
@@ -25,7 +26,11 @@ def word_differences(before: str, after: str) -> list[Part]:
     old, new = _WORD.findall(before), _WORD.findall(after)
     cut = max(len(old), len(new)) > WORDS
     old, new = old[:WORDS], new[:WORDS]
-    parts: list[Part] = []
+    head = _alike(old, new)
+    tail = _alike(old[head:][::-1], new[head:][::-1])
+    start, end = new[:head], new[len(new) - tail :]
+    old, new = old[head : len(old) - tail], new[head : len(new) - tail]
+    parts: list[Part] = [("same", "".join(start))] if start else []
     # Blanks and other frequent words begin no match of long texts: comparing each with each takes minutes.
     for kind, i, j, k, m in SequenceMatcher(None, old, new).get_opcodes():
         if kind == "equal":
@@ -35,9 +40,16 @@ def word_differences(before: str, after: str) -> list[Part]:
             parts.append(("del", "".join(old[i:j])))
         if m > k:
             parts.append(("ins", "".join(new[k:m])))
+    if end:
+        parts.append(("same", "".join(end)))
     if cut:
         parts.append(("same", f"\n… only the first {WORDS:,} words are compared"))
     return parts
+
+
+def _alike(one: list[str], other: list[str]) -> int:
+    """The number of words with which both begin."""
+    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))])
 
 
 def state_differences(

@@ -10,9 +10,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from fractions import Fraction
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from arbiter.errors import ArbiterWarning, ConfigurationError
@@ -195,6 +198,18 @@ def test_a_directive_from_which_nothing_can_be_drawn_is_refused(given: Any, said
     plan = [Directive(population="elders", values={"age": given})]
     with pytest.raises(ConfigurationError, match=f"directive 'elders': 'age': {said}"):
         flatten(plan, 1, dimensions=(Dimension(name="age", range=(18, 90)),))
+
+
+@pytest.mark.parametrize("kind", [Fraction, np.float32, np.int64])
+def test_numbers_of_any_type_make_a_dimension(kind: Any) -> None:
+    age = Dimension(name="age", range=(kind(18), kind(90)))
+    assert (
+        Dimension(name="half", values=("a", "b"), shares=(kind(1), kind(0))).draw(4, Random(1)) == ["a"] * 4
+    )
+    plan = [
+        Directive(population="some", values={"age": given}) for given in (range(20, 30), [kind(20), kind(29)])
+    ]
+    assert all(20 <= float(sample.values["age"]) <= 29 for sample in flatten(plan, 2, dimensions=(age,)))
 
 
 # With a model

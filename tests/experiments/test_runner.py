@@ -577,6 +577,7 @@ def test_calls_of_a_model_have_their_places_also_with_bound_arguments(is_bound: 
         assert most == 1
 
 
+@pytest.mark.lengthy
 def test_templates_speak_without_a_model_and_are_not_scored() -> None:
     result = Experiment(scenario(), mode="template").run(folder=None)
     assert "synthetic" in result.marks

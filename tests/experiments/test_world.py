@@ -304,7 +304,6 @@ def test_a_message_is_read_once_however_long_the_conversation_gets() -> None:
     assert all(one is other for one, other in zip(first[:-1], last[:-1], strict=False))
 
 
-@pytest.mark.lengthy
 def test_prompts_of_a_gated_conversation_share_their_messages() -> None:
     """A gate's node gets copies of what was said, which are not kept one by one."""
     model = speaker()
@@ -316,6 +315,7 @@ def test_prompts_of_a_gated_conversation_share_their_messages() -> None:
     assert len(shared) == len(texts)
 
 
+@pytest.mark.lengthy
 def test_only_interventions_whose_judge_or_function_raises_count_as_failures() -> None:
     def asking(personas: Any, judge: Any) -> InterventionBatch:
         batch = InterventionBatch.create_for_each(personas, judge=judge)

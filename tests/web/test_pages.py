@@ -273,6 +273,15 @@ def test_texts_without_a_common_word_are_compared_at_once() -> None:
     assert parts == [("del", before), ("ins", after)]
 
 
+def test_one_word_of_a_long_text_of_few_words_is_the_difference() -> None:
+    before = "ok fail ok " * 200
+    after = before.replace("fail", "late", 1)
+    assert [part for part in word_differences(before, after) if part[0] != "same"] == [
+        ("del", "fail"),
+        ("ins", "late"),
+    ]
+
+
 def finished(client: httpx.Client, begun: httpx.Response) -> str:
     """The page of a job when it is done. The page renews itself while it runs."""
     return until(lambda: "" if 'http-equiv="refresh"' in (page := client.get(str(begun.url)).text) else page)
