@@ -332,6 +332,9 @@ def calibrate_(
             "give --pass-at to compare labels, or --from to write outputs to be labelled"
         )
     if run is not None:
+        judging = {"--judge": judge, "--suite": suite, "--store": store, "--out": out}
+        if given := [name for name, value in judging.items() if value]:
+            raise typer.BadParameter(f"--from asks no judge; leave out {', '.join(given)}")
         write_sample(labels, run, row, sample, seed=seed, blind=blind)
         return
     assert pass_at is not None

@@ -138,12 +138,12 @@ def run(
         calls=calls,
         usd=usd,
     )
-    if dry_run:
-        dry([scenario], settings, format, plan)
-        return
     places = Places(
         plan=plan, resume=resume, retry_errors=retry_errors, ray=ray, store=store, ledger=ledger, out=out
     )
+    if dry_run:
+        dry([scenario], settings, format, plan)
+        return
     raise typer.Exit(run_experiment(scenario, settings, places, format))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from arbiter.cli._options import Screen, check_other_file, number_of, opened
 from arbiter.cli._receivers import RECEIVERS, send_scores
+from arbiter.cli._streams import reader_may_leave
 from arbiter.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def export_records(
         )
     if to == "html" and thread is None:
         raise ConfigurationError("a file of HTML shows one thread: arbiter export THREAD --to html -o FILE")
+    if to == "html" and since is not None:
+        raise ConfigurationError("a file of HTML shows a thread from its beginning. Leave out --since.")
     with opened(where) as ledger:
         records = ledger.records(thread_id=thread, since=since)
         if to == "otlp":
@@ -60,7 +63,7 @@ def export_records(
             what = f"thread {thread}" if to == "html" else number_of(count, "line")
             Screen("jsonl").say(f"wrote {what} to {output}")
             return 0
-        with suppress(KeyboardInterrupt):
+        with reader_may_leave(), suppress(KeyboardInterrupt):
             for line in lines:
                 sys.stdout.buffer.write(line.encode())
                 if follow:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from arbiter.cli._options import Screen, known_names, number_of, opened, option_of
+from arbiter.cli._streams import reader_may_leave
 from arbiter.errors import ConfigurationError
 from arbiter.history import HistoryItem
 from arbiter.history._rendering import duration_text, moment_text
@@ -47,7 +48,7 @@ def show_history(
         raise ConfigurationError("--after goes on with a page of threads or items; a thread is shown whole.")
     if follow and (finds_items or run is not None or format == "json"):
         raise ConfigurationError("--follow shows a whole thread, as a table or as jsonl.")
-    with opened(where) as ledger:
+    with reader_may_leave(), opened(where) as ledger:
         ledger.threads(since=wanted["since"], until=wanted["until"])  # reports wrong times in any case
         if not ledger.threads().page(limit=1):
             if screen.format == "json":

@@ -11,6 +11,7 @@ from arbiter._objects import load_graph
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli._models import StandIns
 from arbiter.cli._options import check_format
+from arbiter.cli._streams import reader_may_leave
 from arbiter.linting import to_json, to_mermaid, to_sarif
 from arbiter.linting._table import table
 
@@ -27,17 +28,18 @@ def lint_graph(
     if constitution is not None:
         arbiter_os.load_constitution(constitution, allow=allow, models=StandIns())
     report = arbiter_os.lint(graph)
-    match format:
-        case "table":
-            Console(highlight=False).print(table(report))
-        case "json":
-            sys.stdout.write(to_json(report) + "\n")
-        case "sarif":
-            place = Path(constitution or "")
-            folder = place if place.is_dir() else place.parent
-            sys.stdout.write(to_sarif(report, folder=folder) + "\n")
-        case _:
-            sys.stdout.write(to_mermaid(report, graph) + "\n")
+    with reader_may_leave():
+        match format:
+            case "table":
+                Console(highlight=False).print(table(report))
+            case "json":
+                sys.stdout.write(to_json(report) + "\n")
+            case "sarif":
+                place = Path(constitution or "")
+                folder = place if place.is_dir() else place.parent
+                sys.stdout.write(to_sarif(report, folder=folder) + "\n")
+            case _:
+                sys.stdout.write(to_mermaid(report, graph) + "\n")
     wrong = [
         finding
         for finding in report

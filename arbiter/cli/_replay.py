@@ -9,7 +9,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from arbiter._objects import import_from_here
-from arbiter.cli._options import Screen, opened
+from arbiter.cli._options import Screen, opened, option_of
+from arbiter.cli._streams import reader_may_leave
 from arbiter.errors import ArbiterError, ConfigurationError, describe, nearest
 
 if TYPE_CHECKING:
@@ -36,14 +37,17 @@ def replay_runs(
     failing = _outcomes(fail_on)
     if constitution is None:
         raise ConfigurationError("replay needs the constitution that is to decide: arbiter replay -c DIR")
+    if file is not None and option_of(where):
+        raise ConfigurationError("--from reads a file in place of a ledger. Leave out --ledger, or --from.")
     import_from_here()
     report = _report(where, constitution, threads, since=since, until=until, file=file, allow=allow)
-    if format == "json":
-        sys.stdout.write(report.to_json())
-    elif format == "jsonl":
-        sys.stdout.writelines(json.dumps(each) + "\n" for each in report.to_dicts())
-    else:
-        report.pprint(screen.console, all=all)
+    with reader_may_leave():
+        if format == "json":
+            sys.stdout.write(report.to_json())
+        elif format == "jsonl":
+            sys.stdout.writelines(json.dumps(each) + "\n" for each in report.to_dicts())
+        else:
+            report.pprint(screen.console, all=all)
     return 1 if any(getattr(report.summary, outcome) for outcome in failing) else 0
 
 

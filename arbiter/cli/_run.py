@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import shlex
 import sys
 import traceback
 import uuid
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +29,7 @@ from arbiter._weaving.govern import has_async_nodes
 from arbiter._weaving.pausing import pausing_saver
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli._options import check_format, opened, option_of
-from arbiter.cli._streams import sentence
+from arbiter.cli._streams import reader_may_leave, sentence
 from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
 
 FORMATS = ("text", "json")
@@ -108,9 +110,10 @@ def _run_thread(arbiter_os: ArbiterOS, governed: Any, given: Any, thread: str, t
         err.print(sentence(_failure(error, arbiter_os), "bold red"), soft_wrap=True)
         code = 1
     arbiter_os.drain(60)
-    arbiter_os.history.pprint(talk)
+    with reader_may_leave():
+        arbiter_os.history.pprint(talk)
     if code == 4:
-        asked = json.dumps(jsonable([question.value for question in _questions(output)]))
+        asked = _json_of([question.value for question in _questions(output)])
         how = (
             ""
             if isinstance(governed.checkpointer, InMemorySaver)
@@ -118,7 +121,8 @@ def _run_thread(arbiter_os: ArbiterOS, governed: Any, given: Any, thread: str, t
         )
         err.print(sentence(f"waits for a human: {asked}.{how}", "bold yellow"), soft_wrap=True)
     if code == 0 and output is not None:
-        out.print_json(json.dumps(jsonable(output)))
+        with reader_may_leave():
+            out.print_json(_json_of(output))
     return code
 
 
@@ -143,6 +147,19 @@ def _failure(error: BaseException, arbiter_os: ArbiterOS) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1]
     said = (str(error).splitlines() or [""])[0]  # LangGraph adds lines with links
     return f"{who} raised {type(error).__name__}: {said} ({place.filename}:{place.lineno})"
+
+
+def _json_of(value: Any) -> str:
+    """A value as JSON, whole: plain data of any size and depth as it is, other objects by their fields."""
+    whole = partial(jsonable, most=math.inf)
+    try:
+        return json.dumps(value, default=whole, allow_nan=False)
+    except (
+        TypeError,
+        ValueError,
+        RecursionError,
+    ):  # keys that are no texts, infinity, a value that holds itself
+        return json.dumps(whole(value))
 
 
 def _json(text: str, option: str) -> Any:
@@ -220,7 +237,7 @@ def _answers(questions: list[Interrupt], talk: Console) -> Any:
 def _ask(question: Any, talk: Console) -> Any:
     if not isinstance(question, dict):
         return _answer(typer.prompt(sentence(str(question)).plain, err=talk is err))
-    talk.print_json(json.dumps(jsonable(question)))
+    talk.print_json(_json_of(question))
     while True:
         said = typer.prompt(
             'approve, reject, or JSON such as {"type": "edit", "input": {...}}', err=talk is err

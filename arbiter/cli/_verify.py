@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from arbiter._objects import load_graph
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli._options import Screen, key_of_environment, number_of, opened
+from arbiter.cli._streams import reader_may_leave
 from arbiter.history._rendering import moment_text
 
 if TYPE_CHECKING:
@@ -33,13 +34,14 @@ def verify_ledger(
             _recover(ledger, against, thread, screen)
         found = ledger.verify(thread, anchors=anchors, keys=() if key is None else (key,))
     name = shown(where) if thread is None else f"{shown(where)}, thread {thread}"
-    if screen.format != "table":
-        screen.data(_data(found))
-    elif found.entries or found.findings:
-        for line in _lines(found, name, is_signature_checked=key is not None):
-            screen.say(line)
-    else:
-        screen.say("nothing is recorded yet")
+    with reader_may_leave():
+        if screen.format != "table":
+            screen.data(_data(found))
+        elif found.entries or found.findings:
+            for line in _lines(found, name, is_signature_checked=key is not None):
+                screen.say(line)
+        else:
+            screen.say("nothing is recorded yet")
     return 0 if found else 1
 
 

@@ -445,6 +445,8 @@ def test_run_as_json_prints_the_output_alone_on_stdout(where: str, project: Path
         ("AIMessage('Hello', id='1')", {"type": "ai", "content": "Hello", "id": "1", "tool_calls": []}),
         ("{('a', 1): 2, None: float('nan')}", {"('a', 1)": 2, "None": "nan"}),
         ("[2**80, {3}, b'ab', threading.Lock]", [2**80, [3], "b'ab'", "<built-in function allocate_lock>"]),
+        ("[*range(120_000)]", [*range(120_000)]),
+        ("eval('[' * 40 + ']' * 40)", json.loads("[" * 40 + "]" * 40)),
     ],
 )
 def test_run_writes_any_output_as_json(output: str, written: Any, project: Path) -> None:

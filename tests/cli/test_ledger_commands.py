@@ -256,13 +256,13 @@ def test_verify_names_the_thread_and_the_entry_and_ends_with_1(copied: Path) -> 
     assert typed("verify", "pay-0").endswith("intact\n")
 
 
-@pytest.mark.lengthy
 def test_an_anchor_as_json_is_one_document_also_if_there_is_none_to_write(copied: Path) -> None:
     assert json.loads(typed("anchor", "--format", "json")) is None
     assert typed("anchor", "--format", "jsonl") == ""
     assert "which is the ledger" in refused("anchor", "--anchors", str(copied))
 
 
+@pytest.mark.lengthy
 def test_an_anchor_that_was_written_without_the_file_is_appended_to_it(copied: Path) -> None:
     """The process that ran the graph has anchored all threads at its end: the file still gets its anchors."""
     said = typed("anchor", "--anchors", "kept.jsonl").splitlines()
@@ -720,6 +720,34 @@ def test_a_policy_that_has_only_allowed_so_far_is_known(tmp_path: Path) -> None:
     assert typed("history", "--policy", "limit", "--ledger", str(tmp_path / "l.db")).endswith("0 items.\n")
 
 
+@pytest.mark.lengthy
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("history",),
+        ("history", "pay-1", "--format", "jsonl"),
+        ("history", "pay-1", "--follow"),
+        ("export",),
+        ("verify",),
+        ("replay", "-c", "arbiter:kernel", "--fail-on", "none"),
+        ("run", "app:graph"),
+    ],
+)
+def test_a_reader_that_leaves_is_no_failure(copied: Path, arguments: tuple[str, ...]) -> None:
+    """As in `arbiter history | head`. 1 is the code of a graph that failed, and of a ledger that was changed."""
+    (copied.parent / "app.py").write_text("from tests.support import Spy, chain\ngraph = chain(Spy('a'))\n")
+    with subprocess.Popen(
+        python("-m", "arbiter", *arguments),
+        env={**os.environ, "PYTHONPATH": str(docs_check.ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (0, b"")
+
+
 def test_an_export_replaces_no_device_and_the_file_behind_a_link(folder: Path, tmp_path: Path) -> None:
     """As `-o /dev/stdout` did for an administrator: the device was a file from then on."""
     fifo, link = tmp_path / "fifo", tmp_path / "link"
@@ -728,6 +756,7 @@ def test_an_export_replaces_no_device_and_the_file_behind_a_link(folder: Path, t
     assert "it is no file, and would be replaced" in refused("export", "-o", str(fifo))
     assert fifo.is_fifo()
     assert "which is the ledger" in refused("export", "-o", str(folder / "arbiter.db"))
+    assert "Leave out --since" in refused("export", "pay-1", "--to", "html", "--since", "1h")
     typed("export", "-o", str(link))
     assert link.is_symlink()
     assert (tmp_path / "behind").read_text() == typed("export")

@@ -92,6 +92,10 @@ def test_exit_codes(folder: Path, options: tuple[str, ...], code: int) -> None:
         (("-c", "next.yaml", "pay-9"), "nothing is recorded about thread 'pay-9'. Did you mean 'pay-"),
         (("-c", "next.yaml", "--ledger", "none.db"), "there is no ledger at 'none.db'"),
         (("-c", "next.yaml", "--from", "next.yaml"), "next.yaml:1: "),
+        (
+            ("-c", "next.yaml", "--from", "f", "--ledger", "none.db"),
+            "--from reads a file in place of a ledger",
+        ),
         (("-c", "next.yaml", "--format", "xml"), "--format is 'xml'"),
     ],
 )

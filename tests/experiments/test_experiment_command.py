@@ -66,7 +66,9 @@ def cells(table: str) -> list[tuple[str, ...]]:
 
 def test_a_plan_has_a_row_for_each_scenario() -> None:
     assert cells(typed("experiment", "plan")) == DRY
-    assert cells(typed("experiment", "run", DRY[3][0], "--dry-run")) == DRY[3:]
+    dry = ("experiment", "run", DRY[3][0], "--dry-run", "--out")
+    assert cells(typed(*dry, "result.json")) == DRY[3:]
+    assert "result.doc" in refused(*dry, "result.doc")
     small = cells(typed("experiment", "plan", "--scale", "0.1"))
     assert [row[-1] for row in small] == ["144", "60", "60", "64"]
     plans = json.loads(typed("experiment", "plan", "--format", "json"))

@@ -184,6 +184,7 @@ def test_the_command_writes_outputs_to_be_labelled(tmp_path: Path, monkeypatch: 
     assert sum(line["output"] == "no" for line in lines) == 6
     assert all(json.loads(line["input"])["q"] == line["id"] for line in lines)
     assert "not overwritten" in refused(*sample)
+    assert "leave out --judge, --store" in refused(*sample, "--judge", "none", "--store", "s.db")
     other = ("--row", "polit", "--from", "last")
     assert "Did you mean 'polite'" in refused("eval", "calibrate", "m.csv", *other)
     assert "give --pass-at" in refused("eval", "calibrate", "m.csv", "--row", "polite")
