@@ -24,7 +24,9 @@ class LedgerError(ArbiterError, RuntimeError):
 
 
 class LedgerUnavailable(LedgerError):  # noqa: N818  the specified name
-    """The ledger cannot be opened, or its server is away. The message says which, why, and what to do; passwords are left out."""
+    """The ledger cannot be opened, or its server is away. The message says which, why, and what to do; passwords
+    are left out.
+    """
 
 
 CHANGED = (AttributeError, LookupError, TypeError, ValueError)
