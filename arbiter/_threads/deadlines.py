@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dis
-import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
@@ -14,6 +13,7 @@ from contextvars import Context, ContextVar, copy_context
 from queue import SimpleQueue
 from time import monotonic, perf_counter
 from traceback import walk_tb
+from types import FrameType
 from typing import Any, TypeVar
 
 from arbiter._threads.forks import new_lock, renew_in_child
@@ -415,11 +415,17 @@ def _is_raised(error: BaseException) -> bool:
 
 
 def _is_of_a_signal(error: BaseException) -> bool:
-    """True if the handler of a signal raised the error."""
-    handlers: list[Any] = [signal.getsignal(number) for number in signal.valid_signals()]
-    functions = [getattr(handler, "func", handler) for handler in handlers if callable(handler)]
-    codes = [getattr(getattr(function, "__func__", function), "__code__", None) for function in functions]
-    return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
+    """True if the handler of a signal raised the error: Python has given it the frame that it interrupts."""
+    return any(_has_its_caller(frame) for frame, _ in walk_tb(error.__traceback__))
+
+
+def _has_its_caller(frame: FrameType) -> bool:
+    caller = frame.f_back
+    for one in frame.f_locals.values():
+        parts: Any = one
+        if one is caller or (type(one) is tuple and any(part is caller for part in parts)):
+            return caller is not None
+    return False
 
 
 _RAISE = dis.opmap["RAISE_VARARGS"]

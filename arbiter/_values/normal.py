@@ -21,20 +21,27 @@ def normalized(form: Literal["NFC", "NFD", "NFKC"], text: str) -> str:
     return unicodedata.normalize(form, text)
 
 
+def casefolded(text: str) -> str:
+    """`text` in NFKC and in any case, but for the Turkish i with a dot and the one without."""
+    return normalized("NFKC", text).casefold()
+
+
 def anycase(text: str) -> str:
     """`text` in NFKC and in any case. The Turkish i with a dot and the one without count as the Latin i."""
-    if text.isascii():
-        return text.casefold()
-    return normalized("NFKC", text).casefold().replace("i\u0307", "i").replace("\u0131", "i")
+    return casefolded(text).replace("i\u0307", "i").replace("\u0131", "i")
 
 
 _ACCENTS = re.compile("[\u0300-\u036f]")
+# Small letters that Unicode does not take apart.
+_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "æ": "ae", "œ": "oe"})
 
 
 def unaccented(text: str) -> str:
-    """`text` in NFC, without the accents of Latin, Greek and Cyrillic letters. In other scripts marks are vowels, and
-    stay."""
-    return text if text.isascii() else normalized("NFC", _ACCENTS.sub("", normalized("NFD", text)))
+    """`text`, small letters, in NFC without the accents of Latin, Greek and Cyrillic. In other scripts marks are
+    vowels, and stay."""
+    if text.isascii():
+        return text
+    return normalized("NFC", _ACCENTS.sub("", normalized("NFD", text))).translate(_LETTERS)
 
 
 @cache

@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from arbiter._values.normal import anycase
+from arbiter._values.normal import anycase, casefolded
 from arbiter.memory._characters import Character
 from arbiter.memory._conversation import SPEAKER, speaker_of
 from arbiter.memory._records import Record
@@ -100,18 +100,23 @@ def _agent_aliases(entities: Iterable[Entity]) -> dict[str, str]:
     return {} if agent is None else dict.fromkeys(AGENT_ALIASES, agent)
 
 
-def _folded(name: str) -> str:
+def _folded(name: str, fold: Callable[[str], str] = anycase) -> str:
     whole = " ".join(name.split())
-    begin = folded_text(whole[:MOST_OF_NAME])[:MOST_OF_NAME]
+    begin = folded_text(whole[:MOST_OF_NAME], fold)[:MOST_OF_NAME]
     if len(whole) <= MOST_OF_NAME:
         return begin
     # Those that differ only after their beginning stay different.
     return f"{begin} {sha256(whole.casefold().encode(errors='surrogatepass')).hexdigest()}"
 
 
-def folded_text(text: str) -> str:
+def folded_text(text: str, fold: Callable[[str], str] = anycase) -> str:
     """A text in NFKC, with single spaces and in any case: to look for in others, or to look in."""
-    return " ".join(anycase(text).split())
+    return " ".join(fold(text).split())
+
+
+def as_stored(text: str) -> list[str]:
+    """The folded texts under which a store may have a name: in older ones the Turkish i are letters of their own."""
+    return list(dict.fromkeys(folded_text(text, fold) for fold in (casefolded, anycase)))
 
 
 _EDGES = re.compile(r"^\W+|(?<!\W)\W+$")
@@ -203,7 +208,7 @@ class Entities:
         async with self.store.lock(self.agent_id, "entities"):
             known = (await self.get([entity.id])).get(entity.id)
             new = _terms(entity)
-            old = {} if known is None else _terms(known)
+            old = {} if known is None else {**_terms(known, casefolded), **_terms(known)}
             postings = await self.store.aget_many(self._names, [*new, *old])
             changes: dict[str, Value | None] = {}
             for term in old.keys() - new.keys():
@@ -270,10 +275,10 @@ _SHARED = 64
 _MOST_TERMS = 200
 
 
-def _terms(entity: Entity) -> dict[str, str]:
+def _terms(entity: Entity, fold: Callable[[str], str] = anycase) -> dict[str, str]:
     """The sequences of words under which an entity is found: "whole" names and ids, and "part" of a name."""
     found: dict[str, str] = {}
-    names = [_words(_folded(name)) for name in (entity.id, *entity.names)]
+    names = [_words(_folded(name, fold)) for name in (entity.id, *entity.names)]
     for words in names[1:]:
         for size in range(1, MOST_WORDS + 1):
             for at in range(len(words) - size + 1):
@@ -283,10 +288,12 @@ def _terms(entity: Entity) -> dict[str, str]:
 
 
 def _spoken(text: str) -> list[list[str]]:
-    folded = folded_text(text)
-    plain = _words(folded)
-    without = _words(_OF_HIS.sub("", folded))
-    return [plain] if plain == without else [plain, without]
+    found: list[list[str]] = []
+    for folded in as_stored(text):
+        for words in (_words(folded), _words(_OF_HIS.sub("", folded))):
+            if words not in found:
+                found.append(words)
+    return found
 
 
 def _with(posting: Value | None, kind: str, id: str) -> Value:

@@ -143,9 +143,9 @@ def _is_off(text: str) -> bool:
 
 
 def folded(text: str) -> str:
-    """The words of a text in lower case with single spaces between them, without accents, punctuation and invisible
-    characters: many people write without accents, and Greek has none in capitals."""
-    plain = unaccented(anycase(text)).replace("\u2019", "'")
+    """The words of a text in lower case with single spaces between them, without punctuation and invisible
+    characters."""
+    plain = anycase(text).replace("\u2019", "'")
     kept = "".join(
         char
         if char.isalnum() or char == "'" or category(char)[0] == "M"
@@ -180,8 +180,19 @@ def _is_said_in(text: str) -> bool:
     return any(folded(part) in _ANYWHERE for part in _BREAK.split(text))
 
 
+def ways_to_write(phrase: str) -> set[str]:
+    """A folded phrase with all its accents, and without any: many people write so, and Greek capitals have none.
+
+    A text with other accents says something else: "bí mật" is a secret, and "bị mất" is lost.
+    """
+    return {phrase, unaccented(phrase)}
+
+
 _OPENINGS = frozenset(
-    folded(phrase) for phrases in OPENINGS.values() for phrase in phrases.split("|") if phrase.strip()
+    written
+    for phrases in OPENINGS.values()
+    for phrase in phrases.split("|")
+    for written in ways_to_write(folded(phrase))
 )
 
 

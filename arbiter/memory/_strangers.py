@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from arbiter.memory._conversation import SPEAKER, text_of
-from arbiter.memory._entities import Entity, called, folded_text
+from arbiter.memory._entities import Entity, as_stored, called, folded_text
 from arbiter.memory._notes import key_of_messages
 from arbiter.memory._records import Records
 from arbiter.memory.stores import Value
@@ -46,19 +46,19 @@ class RoomNames(Records):
         """The users that are known by these names."""
         found = await self.store.aget(self.space, _KEY) or {}
         key = await key_of_messages(self.store, self.agent_id) if found else b""
-        hashes = {name: self._hash(name, key) for name in names}
-        return {name: str(found[hash]) for name, hash in hashes.items() if hash in found}
+        hashes = [(name, self._hash(text, key)) for name in names for text in as_stored(name)]
+        return {name: str(found[hash]) for name, hash in hashes if hash in found}
 
     async def note(self, name: str, entity_id: str) -> None:
         key = await key_of_messages(self.store, self.agent_id)
 
         def change(value: Value | None) -> Value | None:
-            return {self._hash(name, key): entity_id, **(value or {})}
+            return {self._hash(folded_text(name), key): entity_id, **(value or {})}
 
         await self.store.aupdate(self.space, _KEY, change)
 
-    def _hash(self, name: str, key: bytes) -> str:
-        return hmac.digest(key, json.dumps([self.scope, folded_text(name)]).encode(), "sha256").hex()[:32]
+    def _hash(self, folded: str, key: bytes) -> str:
+        return hmac.digest(key, json.dumps([self.scope, folded]).encode(), "sha256").hex()[:32]
 
 
 async def strangers_among(

@@ -11,6 +11,7 @@ from typing import Final
 from arbiter.redaction._forms import keys_in, tokens_in
 from arbiter.redaction._numbers import cards_in, digits_in, ibans_in, papers_in
 from arbiter.redaction._spoken import told_in
+from arbiter.redaction._texts import with_plain_digits
 
 Range = tuple[int, int]
 
@@ -58,12 +59,12 @@ DETECTORS: Final = tuple(_BY_NAME)
 def found_in(text: str, detect: Collection[str]) -> list[Found]:
     """The findings of the detectors `detect` in `text`, in the order of their start; ranges may overlap.
 
-    The text is read as it is: without removing invisible characters, and at any length. If it has escaped ends of
-    lines or tabs, as in the printed form of a text, it is read once more with blanks in their place: `\\n` may as
-    well be a part of a password.
+    The text is read as it is: without removing invisible characters, and at any length; only digits of other scripts
+    are read as ASCII ones. If it has escaped ends of lines or tabs, as in the printed form of a text, it is read once
+    more with blanks in their place: `\\n` may as well be a part of a password.
     """
     found: set[Found] = set()
-    for reading in _readings(text):
+    for reading in _readings(with_plain_digits(text)):
         folded, digits = _folded(reading), digits_in(reading)
         for name in detect:
             found.update(first_of(name, _BY_NAME[name](reading, folded, digits), text))

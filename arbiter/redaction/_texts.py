@@ -23,14 +23,17 @@ _COLOURS = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 
 
 def bare(text: str) -> str:
-    """`text` in NFKC, without invisible characters and with ASCII digits, so that neither a zero-width character nor
-    another script hides a secret."""
+    """`text` in NFKC and without invisible characters, so that no zero-width character hides a secret."""
     if "\x1b" in text:
         text = _COLOURS.sub(" ", text)
     if text.isascii():
         return text if text.isprintable() else _CONTROLS.sub("", text)
-    plain = normalized("NFKC", _UNSEEN.sub("", text))
-    return plain.translate(_digits()) if _DIGIT.search(plain) else plain
+    return normalized("NFKC", _UNSEEN.sub("", text))
+
+
+def with_plain_digits(text: str) -> str:
+    """`text` with ASCII digits in place of those of other scripts: no place moves."""
+    return text if text.isascii() or not _DIGIT.search(text) else text.translate(_digits())
 
 
 @cache

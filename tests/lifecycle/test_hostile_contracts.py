@@ -12,8 +12,8 @@ import pickle
 import signal
 import sys
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -515,21 +515,49 @@ def test_evaluator_that_raises_keyboard_interrupt_in_the_background() -> None:
     assert "KeyboardInterrupt" in arbiter_os.history.entries[-1][-1].evaluation_errors["rude"]
 
 
+def leave_at_a_signal(*_: Any) -> Any:
+    sys.exit(7)
+
+
+def leave_and_ignore_the_next_one(number: int, frame: Any) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(7)
+
+
+class Leaving:
+    def __call__(self, number: int, frame: Any) -> None:
+        sys.exit(7)
+
+
+@contextmanager
+def exiting_on_sigterm(handler: Any) -> Generator[None]:
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @MODES
-@pytest.mark.parametrize("stage", ["router", "evaluator", "listener"])
-def test_a_program_whose_signal_handler_exits_ends_whatever_runs(stage: str, mode: str, hold: Hold) -> None:
-    told: list[int] = []
+@pytest.mark.parametrize(
+    ("stage", "handler"),
+    [
+        ("router", leave_at_a_signal),
+        ("evaluator", leave_at_a_signal),
+        ("listener", leave_at_a_signal),
+        ("router", leave_and_ignore_the_next_one),
+        ("router", Leaving()),
+    ],
+)
+def test_a_program_whose_signal_handler_exits_ends_whatever_runs(
+    stage: str, handler: Any, mode: str, hold: Hold
+) -> None:
+    signals = iter([signal.SIGTERM])  # an evaluation that was cut off is repeated in the background
 
     def terminated(*_: Any) -> Any:
-        if (
-            not told
-        ):  # the default handler, which is back when a worker calls it again, would end this process
-            told.append(os.getpid())
-            os.kill(os.getpid(), signal.SIGTERM)
+        for number in signals:
+            os.kill(os.getpid(), number)
         return hold() if stage == "evaluator" else None
-
-    def leave(*_: Any) -> None:
-        sys.exit(7)
 
     class Listener(HistoryListener):
         def began(self, item: HistoryItem) -> None:
@@ -542,12 +570,17 @@ def test_a_program_whose_signal_handler_exits_ends_whatever_runs(stage: str, mod
         arbiter_os.add_evaluator(Judge("judge", terminated))
         arbiter_os.add_policy_router(EvaluationRouter("needs", "judge", "b", target_nodes=["a"]))
     app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        with pytest.raises(SystemExit, match="7"):
-            run(app, {"log": []}, mode=mode)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with exiting_on_sigterm(handler), pytest.raises(SystemExit, match="7"):
+        run(app, {"log": []}, mode=mode)
+
+
+@MODES
+def test_a_function_that_handles_signals_may_be_called_by_a_contract_and_fails_it(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_router(Route("router", leave_at_a_signal))
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
+    with exiting_on_sigterm(leave_at_a_signal):
+        assert run(app, {"log": []}, mode=mode) == {"log": ["a", "b"]}
 
 
 @MODES

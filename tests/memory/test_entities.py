@@ -185,6 +185,21 @@ async def test_entities_can_be_registered(any_store: BaseStore) -> None:
     assert await Entities(MemoryStore(any_store), "jim").get(ids) == {}
 
 
+async def test_turkish_names_of_older_stores_are_found() -> None:
+    """There the Turkish i with a dot and the one without were letters of their own. Registering anew replaces them."""
+    store = MemoryStore(InMemoryStore())
+    entities = Entities(store, "sarah")
+    await store.aput(namespace("sarah", "entities", "all"), "u1", {"id": "u1", "names": ["İrem Işık"]})
+    terms = {"i\u0307rem": "part", "işık": "part", "i\u0307rem işık": "whole", "u1": "whole"}
+    for term, kind in terms.items():
+        await store.aput(namespace("sarah", "names", "all"), term, {kind: ["u1"]})
+    for text in ("İrem Işık geldi", "İREM geldi"):
+        assert [found.id for found in await entities.named([text])] == ["u1"], text
+    await entities.register(Entity(id="u1", names=("Işık",)))
+    assert await entities.named(["İrem geldi", "irem"]) == []
+    assert [found.id for found in await entities.named(["IŞIK", "isik"])] == ["u1"]
+
+
 async def test_unreadable_entities_in_a_store_are_skipped() -> None:
     store = MemoryStore(InMemoryStore())
     entities = Entities(store, "sarah")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
 import unicodedata
@@ -13,6 +14,8 @@ from langchain_core.messages import HumanMessage
 from langgraph.store.base import BaseStore
 
 from arbiter.memory import Entity, EvalContext, ReflectionEvaluator, evaluator
+from arbiter.memory._notes import key_of_messages
+from arbiter.memory.stores import MemoryStore
 from tests.memory.dialogue_support import Chat, fact
 
 ROME = "The user lives in Rome"
@@ -81,6 +84,18 @@ async def test_no_guess_of_a_name_can_be_checked_against_another_store() -> None
         assert "Alice" not in str(known.value)
     assert kept[0]
     assert kept[0].isdisjoint(kept[1])
+
+
+async def test_a_turkish_name_of_an_older_store_is_the_users() -> None:
+    """There the Turkish i with a dot was a letter of its own."""
+    chat = Chat(HEAR)
+    await chat.say(human("hello", "İrem"), user="4f1c")
+    [kept] = [item for item in chat.store.search(("arbiter", "agent", "cursors")) if item.key == "speakers"]
+    key = await key_of_messages(MemoryStore(chat.store), "agent")
+    name = json.dumps(["room-1", "i\u0307rem"]).encode()
+    chat.store.put(kept.namespace, kept.key, {hmac.digest(key, name, "sha256").hex()[:32]: "4f1c"})
+    await chat.say(human("I live in Oslo", "İrem"), human("I live in Rome", "Bob"), user="4f1c")
+    assert await chat.known("4f1c") == ["The user lives in Oslo"]
 
 
 @pytest.mark.parametrize("name", ["Ada", "ada", "Ada Lovelace", " Ada "])

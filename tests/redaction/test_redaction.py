@@ -486,6 +486,13 @@ def test_values_inside_of_mappings_and_lists_are_replaced() -> None:
     assert shown == {"a": ["my password is [secret: spoken]", 7, ("ok", None)], "b": "fine"}
 
 
+def test_digits_of_other_scripts_are_read_as_ascii_ones_and_kept() -> None:
+    redactor = ContentRedactor(patterns={"id": "[٠-٩]{10}"})
+    assert redactor.redact("رقم ٤١١١١١١١١١١١١١١١ وعمري ٣٥") == "رقم [secret: cards] وعمري ٣٥"
+    assert redactor.redact("رقمي ٠١٢٣٤٥٦٧٨٩") == "رقمي [secret: id]"
+    assert SecretRedactor(most=1_000).text("عمري ٣٥ سنة " * 100).startswith("عمري ٣٥ سنة ")
+
+
 def test_detectors_are_chosen_by_name() -> None:
     text = "Write to bob@example.com or call +49 170 1234567"
     assert SecretRedactor().redact(text) is text

@@ -6,7 +6,7 @@ from typing import Literal
 from unicodedata import category
 
 from arbiter._values.normal import anycase
-from arbiter.memory._off_record import folded
+from arbiter.memory._off_record import folded, ways_to_write
 from arbiter.redaction._texts import MOST_CHARACTERS
 
 Command = Literal["everything", "last"]
@@ -202,7 +202,7 @@ def _whole() -> dict[str, Command]:
                 for word in map(folded, polite.split("|")):
                     found[f"{word} {command}"] = found[f"{command} {word}"] = kind
                     found[f"{word}{command}"] = found[f"{command}{word}"] = kind
-    return found
+    return {written: kind for command, kind in found.items() for written in ways_to_write(command)}
 
 
 _WHOLE = _whole()

@@ -9,7 +9,7 @@ import re
 from arbiter._values.normal import anycase, normalized
 from arbiter.memory._notes import KEYS, key_in
 from arbiter.memory._records import Records
-from arbiter.redaction._texts import bare
+from arbiter.redaction._texts import bare, with_plain_digits
 
 _OF_FACTS = "facts"
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -77,7 +77,7 @@ def same_sense(one: str, other: str) -> bool:
 
 
 def _numbers(text: str) -> list[str]:
-    found = _NUMBER.findall(bare(text).replace("\u2212", "-"))
+    found = _NUMBER.findall(with_plain_digits(bare(text)).replace("\u2212", "-"))
     return sorted(re.sub(r"[$€£¥+]|[.,:/]+$|,(?=\d{3}\b)", "", number) for number in found)
 
 

@@ -43,8 +43,6 @@ def overlap(one: Set[str], other: Set[str]) -> float:
 
 # Terms of an index --------------------------------------------------------------------------------
 
-# Letters that Unicode does not take apart.
-_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "æ": "ae", "œ": "oe"})
 # Written without blanks, or (Hangul) with endings that make a word a different one: indexed by pairs of characters.
 _DENSE = UNSPACED + "\u31f0-\u31ff\uac00-\ud7a3"
 # Python's \w lacks the vowel signs of the scripts of India, and of Hebrew and Arabic.
@@ -63,11 +61,8 @@ def terms_of(text: str) -> Counter[str]:
     Japanese, Korean, Thai, Lao, Burmese and Khmer are indexed by pairs of characters, Chinese also by single ones.
     A text has at most 512 different terms.
     """
-    folded = unaccented(anycase(text))
-    if not folded.isascii():
-        folded = folded.translate(_LETTERS)
     found: Counter[str] = Counter()
-    for match in _TERM.finditer(folded):
+    for match in _TERM.finditer(unaccented(anycase(text))):
         run = match.group()
         if _IS_DENSE.match(run):
             found.update(pairs_of(run))
