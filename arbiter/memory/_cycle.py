@@ -547,6 +547,8 @@ class EvaluationCycle(EvaluatorGroup):
                     elif status != "validate_false":
                         errors[evaluator.name] = detail or status
             held.again_in = await self._next_try(held, has_raised)
+            # What is done is not done again because another one has failed.
+            held.evaluators = [e for e in held.evaluators if e.name not in results]
             self._quiet.again(held)
         for name, problem in errors.items():
             self._reports.about_quiet(f"evaluator {name!r}", problem)

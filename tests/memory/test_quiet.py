@@ -27,6 +27,7 @@ from langgraph.types import interrupt
 from arbiter import ArbiterOS
 from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.memory import (
+    CognitiveEvaluator,
     EvalContext,
     EvaluationCycle,
     FactEvaluator,
@@ -335,6 +336,34 @@ def test_a_thread_whose_model_has_failed_in_a_turn_is_tried_again(monkeypatch: p
     chat = Chat(after_idle_s=0.1, answers=Recovering(1), conversation_length=2)
     chat.says(SAID[0])
     until(lambda: chat.knows() == {SAID[0]})
+
+
+@pytest.mark.lengthy
+def test_what_is_done_about_a_quiet_thread_is_not_done_again_because_another_evaluator_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Own(CognitiveEvaluator):
+        description, when_quiet = "Counts its calls.", True
+
+        def __init__(self, name: str, calls: list[str]) -> None:
+            self.name, self.calls = name, calls
+
+        async def validate(self, ctx: EvalContext) -> bool:
+            return ctx.quiet
+
+        async def handle(self, ctx: EvalContext) -> None:
+            self.calls.append(self.name)
+            if self.name == "broken" and self.calls.count("broken") < 3:
+                raise ValueError("a mistake")
+
+    monkeypatch.setattr(_cursors, "MINUTE", timedelta(milliseconds=50))
+    chat, calls = Chat(after_idle_s=0.2), list[str]()
+    chat.os.add_evaluator(Own("sound", calls))
+    chat.os.add_evaluator(Own("broken", calls))
+    chat.says(*SAID)
+    until(lambda: calls.count("broken") == 3)
+    until(lambda: quiet_of(chat).pending == 0)
+    assert calls.count("sound") == 1
 
 
 def test_a_thread_whose_model_has_failed_waits_on_and_holds_up_no_drain() -> None:
