@@ -41,16 +41,25 @@ Visits = Sequence[Sequence[Mapping[str, Any]]]
 
 def visits_of(history: History) -> list[list[dict[str, Any]]]:
     """The trajectory of all runs in a history, as JSON-able data. Attempts of one task count once."""
-    return [[_visit_of(item.record) for item in superstep] for superstep in history.entries]
+    entries = history.entries
+    inside: dict[
+        str, list[Any]
+    ] = {}  # the calls of tools in the graph that a node ran, by the id of that node run
+    for superstep in entries:
+        for item in superstep:
+            if item.record.owner:
+                for _, calls in _calling(item.record.output):
+                    inside.setdefault(item.record.owner, []).extend(calls)
+    return [[_visit_of(item.record, inside.get(item.record.id, ())) for item in step] for step in entries]
 
 
-def _visit_of(record: Record) -> dict[str, Any]:
+def _visit_of(record: Record, inside: Sequence[Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"node": _path_of(record) if record.namespace else record.node}
     if record.instruction is not None:
         found["instruction"] = record.instruction.qualified
     if record.status != "completed":
         found["status"] = record.status
-    if record.output and (tools := _tools(record)):
+    if record.output and (tools := _tools(record, inside)):
         found["tools"] = tools
     if record.redirected_to is not None:
         found["redirected_to"] = record.redirected_to
@@ -65,9 +74,9 @@ def _path_of(record: Record) -> str:
     return "/".join([*outer, record.node])
 
 
-def _tools(record: Record) -> list[str]:
-    """The names of the tools that the messages of an output call. Messages that the node was given, and returns with
-    its own, are no calls of it."""
+def _tools(record: Record, inside: Sequence[Any]) -> list[str]:
+    """The names of the tools that the messages of an output call. Messages that the node was given, or that the nodes
+    `inside` it returned, and that it returns with its own, are no calls of it."""
     calling = [*_calling(record.output)]
     given = {id: calls for id, calls in _calling(record.input) if id is not None} if calling else {}
     return [
@@ -75,7 +84,7 @@ def _tools(record: Record) -> list[str]:
         for id, calls in calling
         if id is None or given.get(id) != calls
         for call in calls
-        if is_mapping(call) and "name" in call
+        if is_mapping(call) and "name" in call and call not in inside
     ]
 
 
@@ -122,14 +131,8 @@ def node_steps(trajectory: Trajectory, expected: Sequence[Any]) -> _Steps:
 
 
 def tool_steps(trajectory: Trajectory) -> _Steps:
-    """The calls of tools, message by message. Those in a subgraph are no calls of the node that is the subgraph."""
-    opened = {visit.node.rpartition("/")[0] for step in trajectory for visit in step}
-    return [
-        [(tool, None) for tool in visit.tools]
-        for step in trajectory
-        for visit in step
-        if visit.tools and visit.node not in opened
-    ]
+    """The calls of tools, message by message."""
+    return [[(tool, None) for tool in visit.tools] for step in trajectory for visit in step if visit.tools]
 
 
 def mismatch(how: str, expected: Sequence[Any], steps: _Steps) -> str | None:

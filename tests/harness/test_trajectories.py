@@ -148,6 +148,25 @@ def test_messages_that_a_node_passes_on_are_no_calls_of_it() -> None:
     assert suite.run(builder).results[0].passed
 
 
+@pytest.mark.parametrize("passes_on", [False, True])
+def test_a_node_that_runs_a_governed_graph_keeps_its_own_calls_of_tools(passes_on: bool) -> None:
+    def called(tool: str) -> AIMessage:
+        return AIMessage("", tool_calls=[{"name": tool, "args": {}, "id": tool}])
+
+    def search(state: Chat) -> Any:
+        return {"messages": [called("search")]}
+
+    arbiter_os = ArbiterOS()
+    inner = arbiter_os.govern(chain(search, state=Chat))
+
+    def agent(state: Chat) -> Any:
+        found = inner.invoke({"messages": []})["messages"]
+        return {"messages": [*(found if passes_on else ()), called("pay")]}
+
+    suite = Suite("tools", [Case("x", {"messages": []}, expect={"tools": ["search", "pay"]})])
+    assert suite.run(chain(agent, state=Chat), arbiter_os=arbiter_os).results[0].passed
+
+
 def test_branches_of_a_superstep_may_be_named_in_any_order() -> None:
     """Also if an instruction that comes first fits the node that is named after it."""
     graph = ArbiterOS().govern(fan(), {"a": GENERATE, "b": GENERATE})
