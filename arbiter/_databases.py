@@ -165,6 +165,13 @@ def path_of(url: str) -> Path | None:
     return None if name in ("", ":memory:") else Path(name)
 
 
+def file_of(engine: Engine) -> Path | None:
+    """The file of an engine, which stays the same wherever the process goes. PostgreSQL and a database in memory have
+    none."""
+    name = engine.url.database if engine.dialect.name == "sqlite" else None
+    return Path(name).absolute() if name and name != ":memory:" else None
+
+
 def _check_path(path: Path, where: str | os.PathLike[str], schema: Schema, *, create: bool) -> None:
     problem = None
     if not create and not (path.exists() and (path.is_dir() or path.stat().st_size)):
@@ -326,7 +333,7 @@ def _bring_up_to_date(
                 f"cannot open {shown(where)!r}: its schema is {before}, this version of Arbiter needs "
                 f"{schema.newest}. Run: {schema.upgraded_by}"
             )
-        if before is not None and (path := path_of(str(engine.url))) is not None:
+        if before is not None and (path := file_of(engine)) is not None:
             _copy_aside(path, before)
         try:
             _migrate(connection, schema)

@@ -9,7 +9,7 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arbiter._databases import Schema, file_identity, path_of, shown, unavailable
+from arbiter._databases import Schema, file_identity, file_of, shown, unavailable
 from arbiter.errors import ArbiterError, describe
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class DatabaseFile:
     @staticmethod
     def of(engine: Engine) -> DatabaseFile:
         """The file of that engine, as it is now. PostgreSQL and databases in memory have none."""
-        path = path_of(str(engine.url))
+        path = file_of(engine)
         return DatabaseFile(path, file_identity(path))
 
     def backups(self) -> list[Path]:

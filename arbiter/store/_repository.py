@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from arbiter._databases import file_identity, path_of, shown, writing
+from arbiter._databases import file_identity, file_of, shown, writing
 from arbiter._threads.forks import new_rlock, renew_in_child
 from arbiter.errors import nearest
 from arbiter.models import total_usage
@@ -83,7 +83,7 @@ class SqlRepository(EvaluationRepository):
         self._where = os.fspath(where)
         self._now = now
         self._engine = open_store(where)
-        self._path = path_of(str(self._engine.url))
+        self._path = file_of(self._engine)
         self._file = file_identity(self._path)
         # A database in memory has a single connection, on which one transaction runs at a time.
         self._in_memory = isinstance(self._engine.pool, StaticPool)

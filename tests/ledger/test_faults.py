@@ -347,6 +347,21 @@ def test_anchors_that_cannot_be_kept_elsewhere_stop_no_record(
         assert [thread["items"] for thread in again.threads()] == [2, 2, 2]
 
 
+@pytest.mark.parametrize("name", ["l.db", "günlük.db"])
+def test_a_ledger_stays_where_it_is_when_the_program_changes_its_folder(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recorded(Path(name)).close()
+    (tmp_path / "sub").mkdir()
+    with Ledger(name) as ledger:
+        monkeypatch.chdir("sub")
+        assert ledger.verify()
+        (tmp_path / name).rename(tmp_path / "elsewhere.db")
+        with pytest.raises(LedgerError, match="was removed"):
+            ledger.verify()
+
+
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced"])
 def test_proofs_and_removals_refuse_a_file_that_is_no_longer_the_ledgers(
     tmp_path: Path, is_replaced: bool, caplog: pytest.LogCaptureFixture

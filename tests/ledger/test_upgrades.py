@@ -63,6 +63,18 @@ def test_an_older_file_is_copied_aside_upgraded_and_verifies(older: Path) -> Non
 
 
 @pytest.mark.lengthy
+def test_the_copy_of_a_file_of_any_name_has_its_contents(tmp_path: Path) -> None:
+    path = tmp_path / "günlük 100%.db"
+    make_older(path)
+    Ledger(path).close()
+    copy = path.with_name("günlük 100%.db.schema-1.bak")
+    with closing(sqlite3.connect(copy)) as connection, connection:
+        assert connection.execute("SELECT COUNT(*) FROM entries").fetchall() == [(9,)]
+    connection.close()
+    assert {file.name.partition(".db")[0] for file in tmp_path.iterdir()} == {"günlük 100%"}
+
+
+@pytest.mark.lengthy
 def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
     older: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -291,6 +291,20 @@ def test_settings_are_kept_and_changes_are_timed(place: str) -> None:
 # Messages -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["store.db", "depo ğ.db"])
+def test_a_store_stays_where_it_is_when_the_program_changes_its_folder(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    with SqlRepository(name) as repository:
+        monkeypatch.chdir("sub")
+        repository.add_agent("ada")
+        (tmp_path / name).rename(tmp_path / "elsewhere.db")
+        with pytest.raises(StoreError, match="was removed"):
+            repository.add_agent("ada")
+
+
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced"])
 def test_nothing_is_written_to_a_file_that_is_no_longer_the_stores(tmp_path: Path, is_replaced: bool) -> None:
     path, aside = tmp_path / "store.db", tmp_path / "aside.db"
