@@ -157,9 +157,10 @@ class Session:
     def write_to(self, wire: Wire) -> None:
         """Send the facts of the run there, and what it spends."""
         self.journal = wire
+        begins = f"{self.threads}:"  # of the calls of this task, which may go on while the next one runs
 
         def spent(thread_id: str, purse: str, model: str, amount: Spent, running: int) -> None:
-            case_id, _, repeat = thread_id.removeprefix(f"{self.threads}:").rpartition(":")
+            case_id, _, repeat = thread_id.removeprefix(begins).rpartition(":")
             wire.spent(case_id, int(repeat), purse, model, amount, running)
 
         self.judging.usage.kept = spent

@@ -79,6 +79,37 @@ graph = graph.compile()
 def odd(given):
     return "yes" if given["n"] % 2 else "no"
 '''
+LATE = """
+import time
+from langchain_core.language_models import FakeListChatModel
+
+def waits(name, seconds):
+    end = time.monotonic() + seconds
+    while not Path(name).exists() and time.monotonic() < end:
+        time.sleep(0.05)
+
+def late(state):
+    if state["n"] == 0:  # goes on after its time, and answers while its process has another case
+        Path("begun").touch()
+        time.sleep(3.3)
+        Path("late").touch()
+        waits("again", 10)
+        FakeListChatModel(responses=["yes"]).invoke("?")
+        Path("answered").touch()
+    elif state["n"] == 1:
+        waits("begun", 2.5)
+        time.sleep(1.5)
+    elif once("died"):
+        waits("late", 2.9)
+        die()
+    else:
+        Path("again").touch()
+        waits("answered", 2.5)
+        time.sleep(0.3)
+    return {"answer": "yes"}
+
+late = StateGraph(State).add_node("late", late).add_edge(START, "late").compile()
+"""
 OPENED = """
 def files():
     return [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.exists()]
@@ -320,6 +351,15 @@ def test_workers_take_from_the_cache_of_the_driver(project: Path, cluster: str, 
     local = odd.measured(cache=cache)
     assert bought() - spent == ({} if cache == "all" else {f"answer {n}": 1 for n in range(6)})
     assert without_timing(distant) == without_timing(local)
+
+
+@pytest.mark.slow
+def test_an_answer_after_its_time_ends_no_run_in_which_a_worker_died(project: Path, cluster: str) -> None:
+    odd = Project(project, n=3)
+    odd.write(f"{odd.app}.py", (project / f"{odd.app}.py").read_text() + LATE)
+    odd.write("odd.yaml", "suite: odd\ntarget: {graph: APP.py:late}\ncases: [{from: cases.jsonl}]\n")
+    report = odd.measured(cluster, limits=Limits(concurrency=2, case_timeout=3))
+    assert [result.status for result in report.results] == ["timeout", "completed", "completed"]
 
 
 @pytest.mark.slow
