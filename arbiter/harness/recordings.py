@@ -489,14 +489,19 @@ def _check(file: str, line: Any) -> None:
     parts = [
         found.get("target", {}),
         found.get("answer", {}),
+        found.get("judge", {}),
+        found.get("parts", {}),
         details,
         *(details.values() if is_mapping(details) else ()),
     ]
     if not all(map(is_mapping, parts)):
-        raise ValueError("a line whose target, answer or details are no JSON object")
-    key, case, repeat = (found[name] for name in ("key", "case", "repeat"))
-    if not (isinstance(key, str) and isinstance(case, str) and is_whole(repeat, least=0)):
-        raise ValueError("a line whose key or case is no text, or whose repeat is no number")
+        raise ValueError("a line whose target, answer, judge, parts or details are no JSON object")
+    texts = [found[name] for name in ("key", "case", "row") if name in found]
+    numbers = [found[name] for name in ("repeat", "vote") if name in found]
+    if not (
+        all(isinstance(each, str) for each in texts) and all(is_whole(each, least=0) for each in numbers)
+    ):
+        raise ValueError("a line whose key, case or row is no text, or whose repeat or vote is no number")
     if file == "answers.jsonl":
         _check_answer(found["answer"])
     if file != "answers.jsonl" and not is_judgement(found):

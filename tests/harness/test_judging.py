@@ -339,6 +339,10 @@ def test_files_that_are_no_recordings_are_refused_with_their_line(tmp_path: Path
         (whole.replace('"v": 1', '"v": 2'), "format 2"),
         (whole.replace('"row"', '"line"'), "without 'row'"),
         (whole.replace('"value"', '"was"'), "without a value"),
+        (whole.replace('"vote": 0', '"vote": [0]'), "repeat or vote is no number"),
+        (whole.replace('"row": "tone"', '"row": ["tone"]'), "case or row is no text"),
+        (whole.replace('"judge": {', '"judge": 1, "was": {'), "judge, parts or details are no JSON object"),
+        (whole.replace('"parts": {', '"parts": 1, "were": {'), "judge, parts or details are no JSON object"),
     ):
         path.write_text(broken)
         with pytest.raises(RecordingError, match=why):
