@@ -73,6 +73,8 @@ class Expectations:
                 yield key, str(error)
 
     def _check(self, key: str, value: Any, nodes: Sequence[str] | None = None) -> Check:
+        if key == "equals":  # of a value of any type, whose repr may be that of another one
+            return equals(value)
         mark = f"{key}:{value!r}"
         check = self._checks.get(mark)
         if check is None:
@@ -189,6 +191,14 @@ def matches(pattern: str) -> Check:
     return check
 
 
+def _refuses_its_type(error: jsonschema.ValidationError) -> bool:
+    """True if a whole value is refused for what it is, and not for its size or its parts."""
+    if error.absolute_path:
+        return False
+    inner = error.context
+    return all(map(_refuses_its_type, inner)) if inner else error.validator in ("type", "enum", "const")
+
+
 def fits_schema(schema: Mapping[str, Any]) -> Check:
     kind = validator_for(cast(Any, schema), default=jsonschema.Draft202012Validator)
     try:
@@ -206,9 +216,11 @@ def fits_schema(schema: Mapping[str, Any]) -> Check:
             except (ValueError, RecursionError):
                 pass  # a text, which the schema may allow
         error = next(iter(validator.iter_errors(read)), None)
-        # "1234" and "true" are texts, too. What most schemas say of objects and lists, they say of no text.
-        is_text = not isinstance(read, dict | list) or schema.get("type") == "string"
-        if error is None or (is_text and validator.is_valid(output)):
+        # "1234" and "true" are texts, too, for a schema that takes no number there: what it says of numbers, objects
+        # and lists, it says of no text.
+        if error is None or (
+            validator.is_valid(output) and any(map(_refuses_its_type, validator.iter_errors(read)))
+        ):
             return None
         return f"{error.json_path}: {error.message}"[:500]
 

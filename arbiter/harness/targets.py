@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -232,21 +233,26 @@ class GraphTarget(Target):
         original = make()
         self._arbiter_os = self._governor(original, arbiter_os)
         self._is_own = is_own or (arbiter_os is None and self._arbiter_os is not None)
-        self._register(evaluators)
-        graph = self._first = self._governed(original)
-        channel = facts_channel_of(graph)
-        assert channel is not None
-        self._core = channel.core
-        self.shares_store = graph.store is not None and not fresh
-        self._names = tuple(_names(graph))
-        self._keys = tuple(name for name in graph.channels if not name.startswith("__") and ":" not in name)
-        self.is_async = has_async_nodes(graph)
-        if output is not None and output not in _outputs(graph):
-            known = _outputs(graph)
-            raise ConfigurationError(
-                f"output is {output!r}, which is not a key of the graph's output. "
-                f"Keys: {', '.join(known)}.{nearest(output, known)}"
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self._register(evaluators)
+            graph = self._first = self._governed(original)
+            channel = facts_channel_of(graph)
+            assert channel is not None
+            self._core = channel.core
+            self.shares_store = graph.store is not None and not fresh
+            self._names = tuple(_names(graph))
+            self._keys = tuple(
+                name for name in graph.channels if not name.startswith("__") and ":" not in name
             )
+            self.is_async = has_async_nodes(graph)
+            if output is not None and output not in _outputs(graph):
+                known = _outputs(graph)
+                raise ConfigurationError(
+                    f"output is {output!r}, which is not a key of the graph's output. "
+                    f"Keys: {', '.join(known)}.{nearest(output, known)}"
+                )
+            undo.pop_all()
 
     def _governor(self, graph: Any, given: ArbiterOS | None) -> ArbiterOS | None:
         if facts_channel_of(graph) is None:

@@ -545,6 +545,16 @@ def test_assertions(expect: dict[str, Any], passed: bool) -> None:
     assert bool(score.reason) != passed
 
 
+@pytest.mark.parametrize(("evaluators", "expect"), [((), "nodes"), (("unknown",), "")])
+def test_a_suite_that_is_refused_leaves_no_evaluator_behind(evaluators: Any, expect: str) -> None:
+    arbiter_os = ArbiterOS()
+    case = Case("a", {"log": []}, expect={expect: ["unknown"]} if expect else None)
+    suite = Suite("refused", [case], evaluators=[Judge("kind", good), *evaluators])
+    with pytest.raises(ConfigurationError, match="unknown"):
+        suite.run(chain(Spy("write")), arbiter_os=arbiter_os, folder=None)
+    assert not arbiter_os.evaluators
+
+
 class Vector:
     """Several numbers, as numpy and pandas have them: a comparison gives no truth value."""
 
@@ -578,12 +588,39 @@ def test_an_expectation_that_cannot_be_checked_is_an_error_of_its_case(
         ({"enum": ["true", "unknown"]}, "true", True),
         ({"type": "string", "minLength": 2}, "[1]", True),
         ({"type": "integer"}, "1234", True),
+        ({"type": ["string", "null"]}, '{"sum": 5}', True),
+        ({"anyOf": [{"enum": ["5"]}, {"type": "null"}]}, "5", True),
         ({"required": ["total"]}, '{"sum": 5}', False),
+        ({"properties": {"sum": {"type": "string"}}}, '{"sum": 5}', False),
+        ({"anyOf": [{"required": ["total"]}, {"type": "null"}]}, '{"sum": 5}', False),
+        ({"minimum": 0, "maximum": 10}, "50", False),
+        ({"not": {"type": "number"}}, "5", False),
     ],
 )
 def test_a_text_that_reads_as_json_is_also_a_text(schema: Any, output: str, passed: bool) -> None:
     suite = Suite("texts", [Case("a", output, expect={"json_schema": schema})])
     assert suite.run(same, folder=None).results[0].passed == passed
+
+
+class Secret:
+    """A value whose repr does not tell it from others, or that has none."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other.value == self.value
+
+    def __repr__(self) -> str:
+        if self.value < 0:
+            raise ValueError("no repr")
+        return "Secret(...)"
+
+
+def test_a_value_is_compared_by_itself_and_not_by_its_repr() -> None:
+    expected = {"a": Secret(1), "b": Secret(2), "c": Secret(-1), "d": 10**5_000}
+    suite = Suite("values", [Case(id, id, expect={"equals": value}) for id, value in expected.items()])
+    assert all(result.passed for result in suite.run(expected.get, folder=None).results)
 
 
 def test_long_outputs_are_compared_to_their_ends() -> None:
