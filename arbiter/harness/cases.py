@@ -83,12 +83,13 @@ class Expect(PackModel):
 
 def _plain(expect: Expect) -> dict[str, Any]:
     """What is given, as JSON-able data. `equals` may be of any type, as the output is."""
-    found = expect.model_dump(mode="json", exclude_unset=True, exclude={"equals"})
-    return (
-        found | {"equals": jsonable(expect.equals, most=inf)}
-        if "equals" in expect.model_fields_set
-        else found
-    )
+    found = {name: value for name, value in expect if name in expect.model_fields_set}
+    try:
+        found = expect.model_dump(mode="json", exclude_unset=True)
+        canonical(found)
+    except ValueError:  # of bytes, an object or a number of very many digits
+        found = jsonable(found, most=inf)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

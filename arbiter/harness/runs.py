@@ -206,7 +206,7 @@ class Run:
         if self.journal is not None:
             place = self.journal.folder / "report.json"
             try:
-                write_whole(place, report.to_json().encode("utf-8", "backslashreplace").decode())
+                write_whole(place, report.to_json())
             except OSError as error:  # all is done, and the journal has it
                 warnings.warn(
                     f"{place} cannot be written: {error.strerror or error}. Write it where there is room: "

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
+import json
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
 from typing import Any, cast
 
 import pytest
@@ -453,6 +456,16 @@ def test_all_of_a_long_answer_is_expected() -> None:
         report = suite.run({"a": answer}, folder=None)
         assert [score.passed for score in report.results[0].scores] == [passed, passed]
     assert Case("a", 1, expected=other).digest != cases[0].digest
+
+
+def test_the_hash_of_an_expected_time_or_of_a_deep_value_is_that_of_its_json() -> None:
+    """Baselines have the hashes of their cases."""
+    deep = json.loads("[" * 40 + "1" + "]" * 40)
+    at = datetime(2026, 11, 29, 9, tzinfo=UTC)
+    for value, plain in ((at, "2026-11-29T09:00:00Z"), (deep, deep)):
+        asked = {"input": 1, "expected": None, "expect": {"equals": plain}}
+        text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
+        assert Case("a", 1, expect={"equals": value}).digest == sha256(text.encode()).hexdigest()
 
 
 @pytest.mark.parametrize("expected", [b"\xff", object(), {1, 2}])
