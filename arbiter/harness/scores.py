@@ -155,7 +155,11 @@ def _read(name: str, answer: object, scale: Scale) -> Score:
         if fault is not None:
             return failed(name, fault, scale=scale)
         low, high = answer.scale
-        return _checked(replace(answer, name=name, scale=(float(low), float(high))))
+        item = None if answer.item_id is None else str(answer.item_id)  # often a number, as a version is
+        read = replace(
+            answer, name=name, scale=(float(low), float(high)), item_id=item, version=str(answer.version)
+        )
+        return _checked(read)
     if "bool" in kind.__name__ and hasattr(answer, "item"):  # numpy's truth values
         return Score(name, float(bool(answer)), bool(answer))
     if is_numeric(answer):
@@ -201,7 +205,7 @@ def _fault(score: Score) -> str | None:
     return None
 
 
-_TEXTS = ("label", "reason", "node", "item_id", "version", "model")
+_TEXTS = ("label", "reason", "node", "model")
 
 
 def _unwritable(score: Score) -> str | None:

@@ -113,6 +113,11 @@ def test_a_score_without_a_name_that_is_a_text_ends_no_run() -> None:
     assert (score.name, score.value) == ("style.5", 0.5)
 
 
+def test_an_item_and_a_version_may_be_numbers() -> None:
+    (score,) = scores_of("tone", UNTYPED("tone", 0.5, item_id=7, version=3))
+    assert (score.value, score.item_id, score.version) == (0.5, "7", "3")
+
+
 def test_a_report_is_the_same_after_it_is_read_whatever_kind_of_numbers_a_scale_has(tmp_path: Path) -> None:
     def scorer(run: CaseRun) -> Score:
         return Score("tone", 1, scale=(0, 1))
