@@ -28,7 +28,12 @@ def casefolded(text: str) -> str:
 
 def anycase(text: str) -> str:
     """`text` in NFKC and in any case. The Turkish i with a dot and the one without count as the Latin i."""
-    return casefolded(text).replace("i\u0307", "i").replace("\u0131", "i")
+    return with_latin_i(casefolded(text))
+
+
+def with_latin_i(folded: str) -> str:
+    """A text in any case, with the Latin i in place of the Turkish ones."""
+    return folded.replace("i\u0307", "i").replace("\u0131", "i")
 
 
 _ACCENTS = re.compile("[\u0300-\u036f]")

@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from arbiter._values.normal import anycase, casefolded
+from arbiter._values.normal import anycase, casefolded, with_latin_i
 from arbiter.memory._characters import Character
 from arbiter.memory._conversation import SPEAKER, speaker_of
 from arbiter.memory._records import Record
@@ -116,7 +116,8 @@ def folded_text(text: str, fold: Callable[[str], str] = anycase) -> str:
 
 def as_stored(text: str) -> list[str]:
     """The folded texts under which a store may have a name: in older ones the Turkish i are letters of their own."""
-    return list(dict.fromkeys(folded_text(text, fold) for fold in (casefolded, anycase)))
+    older = folded_text(text, casefolded)
+    return list(dict.fromkeys((older, with_latin_i(older))))
 
 
 _EDGES = re.compile(r"^\W+|(?<!\W)\W+$")

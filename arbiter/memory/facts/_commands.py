@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 from unicodedata import category
 
-from arbiter._values.normal import anycase
+from arbiter._values.normal import with_latin_i
 from arbiter.memory._off_record import folded, ways_to_write
 from arbiter.redaction._texts import MOST_CHARACTERS
 
@@ -188,7 +188,7 @@ def _is_said(text: str) -> bool:
 def hastens(text: str) -> bool:
     """True if a message, as far as it is read, has a word with which people ask to forget."""
     read = text if len(text) <= MOST_CHARACTERS else f"{text[:_HEAD]} {text[-_TAIL:]}"
-    plain = anycase(read).replace("\u2019", "'")
+    plain = with_latin_i(read.casefold()).replace("\u2019", "'")
     return any(word in plain for word in HASTENING)
 
 
