@@ -31,6 +31,7 @@ from langgraph.pregel import Pregel
 from arbiter._contracts import Contract
 from arbiter._lifecycle.evaluations import EvaluatorQueue
 from arbiter._objects import import_from_here, load_graph, load_object
+from arbiter._threads.forks import new_lock
 from arbiter._values.versions import version_of
 from arbiter._weaving.govern import has_async_nodes
 from arbiter._weaving.graph import facts_channel_of
@@ -431,7 +432,7 @@ class GraphTarget(Target):
 _CODE = "the code of its nodes"
 _lent: WeakKeyDictionary[ArbiterOS, Counter[str]] = WeakKeyDictionary()
 """The runs that use an evaluator which one of them registered, by its name. The last of them takes it away."""
-_lent_lock = threading.Lock()
+_lent_lock = new_lock()
 
 
 def _reader_of(evaluator: str, arbiter_os: ArbiterOS) -> Contract | None:

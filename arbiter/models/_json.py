@@ -168,14 +168,15 @@ def no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON value")
 
 
-def _finite(number: str) -> float:
+def finite(number: str) -> float:
+    """Refuses numbers that `json` would read as infinity."""
     value = float(number)
     if not math.isfinite(value):
-        raise ValueError(f"{number} is too large")
+        raise ValueError(f"{number:.80} is too large")
     return value
 
 
 # Not strict, because models put line ends into strings.
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique_keys, parse_constant=no_constant, parse_float=_finite, strict=False
+    object_pairs_hook=_unique_keys, parse_constant=no_constant, parse_float=finite, strict=False
 )

@@ -13,7 +13,6 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import isfinite
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -23,6 +22,7 @@ from arbiter._values.states import digest
 from arbiter._weaving.asking import is_answered
 from arbiter._weaving.channel import FACTS, FactsChannel
 from arbiter.errors import describe
+from arbiter.models._json import finite
 
 if TYPE_CHECKING:
     from arbiter._lifecycle.core import Core
@@ -317,7 +317,7 @@ def edited(question: Question, fields: Sequence[Field], form: Mapping[str, str])
             problems[place] = field.kept
             continue
         try:
-            value = json.loads(text, parse_constant=_refused, parse_float=_finite)
+            value = json.loads(text, parse_constant=_refused, parse_float=finite)
         except (ValueError, RecursionError) as error:
             problems[place] = (
                 f"This is not JSON: {str(error) or 'it is nested too deeply'}. A text needs quotes."
@@ -334,13 +334,6 @@ def edited(question: Question, fields: Sequence[Field], form: Mapping[str, str])
     if problems:
         raise InvalidAnswer(problems)
     return changes
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not isfinite(value):
-        raise ValueError(f"{text:.80} is too large")
-    return value
 
 
 def _refused(name: str) -> Any:

@@ -331,16 +331,22 @@ def test_a_node_that_governing_refuses_is_an_error_also_in_audit_mode(rule: Poli
         arbiter_os.govern(app)
 
 
+def binding(folder: Path, *bindings: str) -> ArbiterOS:
+    """Governance by a pack that gives nodes their instructions; the first binding is in its line 5."""
+    pack = folder / "instructions.yaml"
+    head = "version: 1\nname: p\ndescription: d\ninstructions:\n"
+    pack.write_text(head + "".join(f"  - {each}\n" for each in bindings))
+    return ArbiterOS.from_constitution(pack)
+
+
 def test_a_binding_of_an_instruction_to_no_node_is_found(tmp_path: Path) -> None:
     """A misspelt name is an error, as when the graph is governed; a pattern without a node is a warning."""
-    pack = tmp_path / "instructions.yaml"
-    pack.write_text(
-        "version: 1\nname: p\ndescription: d\ninstructions:\n"
-        "  - {node: drafft, instruction: GENERATE}\n"
-        '  - {node: "pay_*", instruction: TOOL_CALL}\n'
-        "  - {node: pay, instruction: TOOL_CALL}\n"
+    arbiter_os = binding(
+        tmp_path,
+        "{node: drafft, instruction: GENERATE}",
+        '{node: "pay_*", instruction: TOOL_CALL}',
+        "{node: pay, instruction: TOOL_CALL}",
     )
-    arbiter_os = ArbiterOS.from_constitution(pack)
     app = graph("START draft pay END")()
     found = [f for f in arbiter_os.lint(app) if f.code == "unknown-node"]
     assert [(f.severity, f.source) for f in found] == [
@@ -354,15 +360,13 @@ def test_a_binding_of_an_instruction_to_no_node_is_found(tmp_path: Path) -> None
 
 def test_a_binding_behind_one_that_has_all_its_nodes_is_found(tmp_path: Path) -> None:
     """Also by the first run; a general one behind those of single nodes is meant so."""
-    pack = tmp_path / "instructions.yaml"
-    pack.write_text(
-        "version: 1\nname: p\ndescription: d\ninstructions:\n"
-        '  - {node: "p*", instruction: GENERATE}\n'
-        "  - {node: pay, instruction: TOOL_CALL}\n"
-        "  - {node: plan, instruction: GENERATE}\n"
-        '  - {node: "*", instruction: LOAD}\n'
+    arbiter_os = binding(
+        tmp_path,
+        '{node: "p*", instruction: GENERATE}',
+        "{node: pay, instruction: TOOL_CALL}",
+        "{node: plan, instruction: GENERATE}",
+        '{node: "*", instruction: LOAD}',
     )
-    arbiter_os = ArbiterOS.from_constitution(pack)
     app = graph("START plan pay END", bare=["plan", "pay"])()
     (found,) = alarms(arbiter_os.lint(app))
     assert (found.code, found.severity, found.source) == ("dead-rule", "warning", "instructions.yaml:6")
