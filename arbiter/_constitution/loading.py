@@ -373,9 +373,8 @@ class _Loader:
             )
         for pack in self.packs.values():
             for place, word in pack.document.words.items():
-                if (
-                    place[0] in SECTIONS and len(place) > _PARAMETER
-                ):  # inside a parameter it may be meant as a text
+                # Inside a parameter it may be meant as a text.
+                if place[0] in SECTIONS and len(place) > _PARAMETER:
                     value = str(word.lower() in ("yes", "on")).lower()
                     said = f"YAML reads {word} as {value}. Write {value}, or {word!r} in quotes for the text."
                     _log.warning("%s", pack.document.mistake(place, said))

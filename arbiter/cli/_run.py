@@ -154,11 +154,8 @@ def _json_of(value: Any) -> str:
     whole = partial(jsonable, most=math.inf)
     try:
         return json.dumps(value, default=whole, allow_nan=False)
-    except (
-        TypeError,
-        ValueError,
-        RecursionError,
-    ):  # keys that are no texts, infinity, a value that holds itself
+    except (TypeError, ValueError, RecursionError):
+        # Keys that are no texts, infinity, a value that holds itself.
         return json.dumps(whole(value))
 
 

@@ -122,9 +122,8 @@ class Case:
         problem = input_problem(self.input)
         if problem is not None:
             raise ConfigurationError(f"{self._place(given)}: input{problem}")
-        object.__setattr__(
-            self, "input", plain_copy(self.input)
-        )  # the caller may change it for the next case
+        # The caller may change its own for the next case.
+        object.__setattr__(self, "input", plain_copy(self.input))
         if given in ("", None):
             object.__setattr__(self, "id", digest(self.input)[:12])
         elif not isinstance(given, str) or not _ID.fullmatch(given):

@@ -104,9 +104,8 @@ def _assertion(name: str, check: Check, key: str, run: CaseRun) -> Score:
         fault = check(run)
     except ConditionError as error:
         return Score(name, outcome="error", reason=str(error))
-    except (
-        Exception
-    ) as error:  # such as a schema that refers to nothing, or an array, which equals nothing as a whole
+    except Exception as error:
+        # Such as a schema that refers to nothing, or an array, which equals nothing as a whole.
         return failed(name, error)
     return Score(name, 1.0, True) if fault is None else Score(name, 0.0, False, reason=fault)
 

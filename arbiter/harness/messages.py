@@ -144,12 +144,10 @@ def _message(data: Any) -> Message:
 
 def moment(given: Any) -> datetime:
     """An aware time, in UTC. Raises `ValueError` for a text that is none, or that has no offset."""
-    with suppress(
-        OverflowError, TypeError, ValueError
-    ):  # as of 0001-01-01T00:00:00+01:00, which is none in UTC
+    with suppress(OverflowError, TypeError, ValueError):
         at = given if isinstance(given, datetime) else datetime.fromisoformat(given)
         if at.tzinfo is not None:
-            return at.astimezone(UTC)
+            return at.astimezone(UTC)  # 0001-01-01T00:00:00+01:00 is none in UTC
     raise ValueError(f"at: expected a time with an offset, such as 2026-11-23T09:00:00Z, got {given!r:.60}")
 
 

@@ -42,9 +42,8 @@ Visits = Sequence[Sequence[Mapping[str, Any]]]
 def visits_of(history: History) -> list[list[dict[str, Any]]]:
     """The trajectory of all runs in a history, as JSON-able data. Attempts of one task count once."""
     entries = history.entries
-    inside: dict[
-        str, list[Any]
-    ] = {}  # the calls of tools in the graph that a node ran, by the id of that node run
+    # The calls of tools in the graph that a node ran, by the id of that node run.
+    inside: dict[str, list[Any]] = {}
     for superstep in entries:
         for item in superstep:
             if item.record.owner:

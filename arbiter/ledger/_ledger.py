@@ -478,9 +478,8 @@ class Ledger:
                 f"erase: expected a checkpointer of LangGraph, got {checkpointer!r:.80}."
             )
         self.flush(SETTLE)
-        if not self._writer.flush(
-            SETTLE
-        ):  # evaluations may take longer, and are not written if their item is erased
+        # Evaluations may take longer, and are not written if their item is erased.
+        if not self._writer.flush(SETTLE):
             raise LedgerError(
                 f"nothing was erased: {self._writer.queued} events still wait to be written, and would come back. "
                 f"The last error: {self._writer.last_error or 'none'}. Erase again when ledger.flush() is True."

@@ -141,10 +141,8 @@ class SqlRepository(EvaluationRepository):
             )
         try:
             yield
-        except (
-            OverflowError,
-            SQLAlchemyError,
-        ) as error:  # SQLite's driver refuses a number above 64 bits by itself
+        except (OverflowError, SQLAlchemyError) as error:
+            # SQLite's driver refuses a number above 64 bits by itself.
             cause = getattr(error, "orig", None) or error
             problem = " ".join(shown(str(cause)).split())[:300].rstrip(".")
             raise StoreError(f"{shown(self._where)!r}: {problem}.") from error

@@ -39,9 +39,8 @@ class ForgettingStore(SqliteStore):
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         given = [*ops]
-        if (
-            file_identity(self.path) != self._file
-        ):  # SQLite goes on writing to a file that was removed, for nothing
+        # SQLite goes on writing to a file that was removed, for nothing.
+        if file_identity(self.path) != self._file:
             raise FileNotFoundError(
                 f"{self.path!r} was removed, or is another file now; put it back, or open a new store"
             )
