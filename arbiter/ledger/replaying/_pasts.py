@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 from arbiter.history._facts import NESTED_RUN, RUN, RunFact
@@ -185,8 +186,7 @@ class Pasts:
 
     def newest(self) -> list[Attempt]:
         """The newest attempt of each task, in the order in which they began."""
-        found = [tried[-1] for tried in self._tasks.values()]
-        return sorted(found, key=lambda attempt: (attempt.record.started, attempt.number))
+        return sorted([tried[-1] for tried in self._tasks.values()], key=_order)
 
     def of(self, attempt: Attempt) -> Past | None:
         """The past of the attempt's graph before its superstep, or None if it is not known."""
@@ -290,8 +290,7 @@ class Pasts:
         return superstep.ends[key]
 
 
-def _order(attempt: Attempt) -> tuple[float, int]:
-    return attempt.order
+_order = attrgetter("order")
 
 
 def _ran_with(attempt: Attempt) -> tuple[Any, ...]:

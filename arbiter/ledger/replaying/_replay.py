@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 from langchain_core.language_models import FakeListChatModel
@@ -35,7 +35,7 @@ from arbiter.ledger.replaying._report import (
     outcome_of,
 )
 from arbiter.ledger.replaying._views import Notes
-from arbiter.ledger.replaying._visits import NEEDS_A_MODEL, Candidate, Decided, ThreadVisit, in_order
+from arbiter.ledger.replaying._visits import NEEDS_A_MODEL, Candidate, Decided, ThreadVisit, visit_in_order
 
 
 class _Absent(FakeListChatModel):
@@ -97,20 +97,11 @@ def replay(
     shared = [each.name for each in enforced if getattr(each, "per", None) in ("process", "user")]
     candidate = Candidate(shadow_of(enforced), notes)
     results = _Results(since, until)
-    if shared:
-        # Their accounts go across threads, so all threads are visited together, in the order of time.
-        visits = [_visit(thread, candidate, recorded, constitution) for thread in recorded]
-        for _ in in_order(visits):
-            pass
+    # Rules with accounts that go across threads see all threads together, in the order of time.
+    for threads_at_once in [[*recorded]] if shared else ([thread] for thread in recorded):
+        visits = [_visit(thread, candidate, recorded, constitution) for thread in threads_at_once]
+        visit_in_order(visits)
         for visit in visits:
-            results.add(visit)
-            if progress is not None:
-                progress(results.node_runs)
-    else:
-        for thread in recorded:
-            visit = _visit(thread, candidate, recorded, constitution)
-            for _ in in_order([visit]):
-                pass
             results.add(visit)
             if progress is not None:
                 progress(results.node_runs)
@@ -272,11 +263,7 @@ class _Results:
             threads=self.threads,
             node_runs=self.node_runs,
             decisions=counts.total(),
-            same=counts["same"],
-            stricter=counts["stricter"],
-            looser=counts["looser"],
-            elsewhere=counts["elsewhere"],
-            unknown=counts["unknown"],
+            **{outcome: counts[outcome] for outcome in get_args(Outcome)},
             follow=self._follow,
         )
         return ReplayReport(

@@ -9,9 +9,8 @@ before what its past holds has ended.
 
 from __future__ import annotations
 
-import heapq
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -262,24 +261,6 @@ class ThreadVisit:
         self._runs: dict[str, Run] = {}
         self.decided: dict[tuple[str, str], Decided] = {}
         """By stage and task, the decisions about its newest attempt."""
-
-    def events(self) -> list[tuple[float, int, int, Attempt]]:
-        """The begin (0) and the end (1) of each attempt in the order of time, each after its time and the number
-        of the attempt.
-
-        If times are equal, the attempt that ended first comes first.
-        """
-        events: list[tuple[float, int, int, Attempt]] = []
-        for attempt in self.pasts.attempts:
-            events.append((attempt.record.started, attempt.number, 0, attempt))
-            events.append((attempt.ended, attempt.number, 1, attempt))
-        return sorted(events, key=lambda event: event[:3])
-
-    def visit(self, attempt: Attempt, ends: int) -> None:
-        if ends:
-            self.end(attempt)
-        else:
-            self.begin(attempt)
 
     # Begin
 
@@ -676,15 +657,16 @@ def _was_stopped(attempt: Attempt) -> bool:
     return verdict is not None and verdict.kind == "allow"
 
 
-def in_order(visits: Iterable[ThreadVisit]) -> Iterator[None]:
-    """Visit all attempts of these threads in the order of time."""
+def visit_in_order(visits: Iterable[ThreadVisit]) -> None:
+    """Begin and end all attempts of these threads in the order of time.
 
-    def tagged(number: int, visit: ThreadVisit) -> Iterator[tuple[float, int, int, int, Attempt]]:
-        for time, place, kind, attempt in visit.events():
-            yield time, number, place, kind, attempt
-
-    all = list(visits)
-    streams = [tagged(number, visit) for number, visit in enumerate(all)]
-    for _, number, _, kind, attempt in heapq.merge(*streams, key=lambda event: event[:4]):
-        all[number].visit(attempt, kind)
-        yield
+    If times are equal, the attempt that ended first comes first.
+    """
+    events: list[tuple[float, int, int, Callable[[Attempt], None], Attempt]] = []
+    for number, visit in enumerate(visits):
+        for attempt in visit.pasts.attempts:
+            events.append((attempt.record.started, number, attempt.number, visit.begin, attempt))
+            events.append((attempt.ended, number, attempt.number, visit.end, attempt))
+    # Sorting is stable: an attempt that took no time begins before it ends.
+    for *_, act, attempt in sorted(events, key=lambda event: event[:3]):
+        act(attempt)
