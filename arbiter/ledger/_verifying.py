@@ -234,7 +234,7 @@ class Verifier:
             if value is not None and value != stored
         ]
         if wrong and not self._is_any_wrong():
-            self._add("ledger", None, None, f"{', '.join(wrong)}: the columns of the ledger were changed.")
+            self._add("ledger", f"{', '.join(wrong)}: the columns of the ledger were changed.")
 
     def _check_rows(self, connection: Connection) -> None:
         """Rows that belong to no entry, thread or anchor."""
@@ -248,7 +248,7 @@ class Verifier:
                 f"SELECT COUNT(*) FROM {table} WHERE NOT EXISTS (SELECT 1 FROM {of} WHERE {of}.id = {table}.{column})"
             ).scalar()
             if lost:
-                self._add("row", None, None, f"{table}: {lost} rows belong to nothing in {of}.")
+                self._add("row", f"{table}: {lost} rows belong to nothing in {of}.")
 
     def _is_any_wrong(self) -> bool:
         return any(thread.first_wrong is not None for thread in self.threads.values())
@@ -261,21 +261,14 @@ class Verifier:
             for digest, body in connection.exec_driver_sql(f"SELECT digest, body FROM {table}"):
                 stored.add(digest)
                 if Described.of(str(body)).digest != digest:
-                    self._add(
-                        "text",
-                        None,
-                        None,
-                        f"{table}: the text under {digest} is not the one that was stored.",
-                    )
+                    self._add("text", f"{table}: the text under {digest} is not the one that was stored.")
                 elif table == "graphs":
                     names[digest] = _name_of(body)
             for digest in sorted(self.texts[name] - stored - {None}, key=str):
-                self._add(
-                    "text", None, None, f"{table}: the text under {digest}, which entries name, is gone."
-                )
+                self._add("text", f"{table}: the text under {digest}, which entries name, is gone.")
         return names
 
-    def _add(self, kind: str, thread: _Thread | None, seq: int | None, message: str) -> None:
+    def _add(self, kind: str, message: str, thread: _Thread | None = None, seq: int | None = None) -> None:
         if thread is not None:
             where = f"thread {thread.name} ({thread.ref[:8]})"
             message = f"{where}, entry {seq}: {message}" if seq is not None else f"{where}: {message}"
@@ -291,21 +284,10 @@ class Verifier:
             "SELECT id, ref, thread_id, head_seq, head_hash, pruned_at, items, denied, asked, first_at, last_at, "
             "outcome, graph, erased_at, thread_id, subject FROM threads"
         )
-        for id, ref, name, seq, hash, pruned, items, denied, asked, *times in rows:
-            if self.thread_id not in (None, name, ref):
-                continue
-            self.threads[id] = _Thread(
-                id,
-                str(ref),
-                str(ref if name is None else name),
-                seq,
-                _blob(hash),
-                pruned,
-                items,
-                denied,
-                asked,
-                *times,
-            )
+        for id, ref, name, seq, hash, *others in rows:
+            if self.thread_id in (None, name, ref):
+                shown = str(ref if name is None else name)
+                self.threads[id] = _Thread(id, str(ref), shown, seq, _blob(hash), *others)
         for id, subject in connection.exec_driver_sql("SELECT thread, subject FROM subjects"):
             if id in self.threads:
                 self.threads[id].subjects.add(subject)
@@ -319,7 +301,7 @@ class Verifier:
             if thread is None:
                 if self.thread_id is None:
                     message = f"entry {row[0]} belongs to no thread of this ledger."
-                    self._add("unknown thread", None, row[2], message)
+                    self._add("unknown thread", message, None, row[2])
                 continue
             self.found.entries += 1
             if self.progress is not None and not self.found.entries % _PAGE:
@@ -365,7 +347,7 @@ class Verifier:
         seq: Any = row[2]
         body, hash = row[-5:-3]
         if not isinstance(seq, int):
-            self._add("column", thread, thread.last_seq + 1, f"its number is {seq!r:.40}.")
+            self._add("column", f"its number is {seq!r:.40}.", thread, thread.last_seq + 1)
             seq = thread.last_seq + 1
         elif thread.last_seq == 0 and seq != 1:
             self._begin_after_pruning(thread, seq, body)
@@ -375,7 +357,7 @@ class Verifier:
                 if seq > thread.last_seq
                 else (f"it stands after entry {thread.last_seq}")
             )
-            self._add("missing", thread, seq, f"{missing}.")
+            self._add("missing", f"{missing}.", thread, seq)
         expected = next_hash(thread.last_hash, str(body).encode())
         stored = _blob(hash)
         thread.last_seq = seq
@@ -384,7 +366,7 @@ class Verifier:
         if seq in thread.hashes:
             thread.hashes[seq], thread.ids[seq] = stored, row[0]
         if row[0] <= thread.last_id:
-            self._add("column", thread, seq, f"its id {row[0]} is not after that of the entry before it.")
+            self._add("column", f"its id {row[0]} is not after that of the entry before it.", thread, seq)
         thread.last_id = row[0]
         try:
             parsed: Any = orjson.loads(body)
@@ -393,12 +375,12 @@ class Verifier:
             parsed, is_canonical = None, False
         if expected != stored or not is_canonical or not isinstance(parsed, dict):
             before = f", or entry {seq - 1} was" if seq > 1 else ""
-            self._add("body", thread, seq, f"its body does not fit its hash. It was edited{before}.")
+            self._add("body", f"its body does not fit its hash. It was edited{before}.", thread, seq)
             return
         try:
             self._check_body(thread, row, {**parsed}, seq)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
-            self._add("body", thread, seq, "its body fits its hash, but is not that of an entry.")
+            self._add("body", "its body fits its hash, but is not that of an entry.", thread, seq)
 
     def _check_body(self, thread: _Thread, row: Any, read: dict[str, Any], seq: int) -> None:
         salt, content, scores = row[-3:]
@@ -445,7 +427,7 @@ class Verifier:
             pairs = zip(COLUMNS, expected, columns, strict=True)
             wrong += [name for name, of_body, value in pairs if of_body != value]
         if wrong:
-            self._add("column", thread, seq, f"{', '.join(wrong)}: the columns do not match the body.")
+            self._add("column", f"{', '.join(wrong)}: the columns do not match the body.", thread, seq)
 
     def _check_contents(
         self, thread: _Thread, body: Mapping[str, Any], seq: int, salt: Any, content: Any
@@ -455,12 +437,12 @@ class Verifier:
             if committed is not None:
                 thread.without_contents.append(seq)
         elif committed is None or commitment(_blob(salt), str(content).encode()) != committed:
-            self._add("contents", thread, seq, "its contents are not those that it was written with.")
+            self._add("contents", "its contents are not those that it was written with.", thread, seq)
 
     def _check_scores(self, thread: _Thread) -> None:
         for key, expected in thread.scores.items():
             if thread.stored_scores.get(key, {}) != expected:
-                self._add("scores", thread, thread.seqs[key], "its scores do not match its body.")
+                self._add("scores", "its scores do not match its body.", thread, thread.seqs[key])
         thread.scores, thread.stored_scores, thread.seqs, thread.keys = {}, {}, {}, set()
 
     def _add_counts(
@@ -531,26 +513,21 @@ class Verifier:
             elif seq <= thread.emptied_upto:
                 self.found.pruned += 1
             else:
-                self._add("contents", thread, seq, "its contents are gone without an erasure.")
+                self._add("contents", "its contents are gone without an erasure.", thread, seq)
         if thread.pruned_at is not None and not thread.gone_upto:
-            self._add(
-                "thread", thread, None, "its entries are gone, and no entry says that they were pruned."
-            )
+            self._add("thread", "its entries are gone, and no entry says that they were pruned.", thread)
             return
         expected = thread.last_hash or first_hash(self.uuid, thread.ref)
         if (thread.head_seq, thread.head_hash) != (thread.last_seq, expected):
             self._add(
-                "head",
-                thread,
-                None,
-                f"its head is entry {thread.head_seq}, its newest entry is {thread.last_seq}.",
+                "head", f"its head is entry {thread.head_seq}, its newest entry is {thread.last_seq}.", thread
             )
         if thread.first_wrong is None and (wrong := _unlike(thread)):
-            self._add("column", thread, None, f"{', '.join(wrong)}: the columns do not match its entries.")
+            self._add("column", f"{', '.join(wrong)}: the columns do not match its entries.", thread)
         counted = [thread.items, thread.denied, thread.asked]
         if thread.first_wrong is None and thread.counted != counted and thread.pruned_at is None:
             self._add(
-                "counts", thread, None, "its counts of items, denials and questions do not match its entries."
+                "counts", "its counts of items, denials and questions do not match its entries.", thread
             )
 
     # Anchors
@@ -564,13 +541,7 @@ class Verifier:
         rows = connection.exec_driver_sql(
             "SELECT id, upto, at, threads, root, previous, key_id, signature FROM anchors ORDER BY id"
         )
-        return [
-            {
-                "line": _stored_line(self.uuid, row),
-                "heads": heads.get(row[0], {}),
-            }
-            for row in rows
-        ]
+        return [{"line": _stored_line(self.uuid, row), "heads": heads.get(row[0], {})} for row in rows]
 
     def _check_anchors(self, anchors: Sequence[dict[str, Any]]) -> None:
         previous = ""
@@ -581,22 +552,20 @@ class Verifier:
             line = anchor["line"]
             name = f"anchor {line['n']}"
             if line["n"] != number or line["previous"] != previous:
-                self._add("anchor", None, None, f"{name} does not follow the one before it.")
+                self._add("anchor", f"{name} does not follow the one before it.")
                 broken = True
             previous = anchor_hash(line)
             heads = [Head(ref, seq, hash) for ref, (seq, hash) in anchor["heads"].items()]
             if merkle_root(heads) != line["root"] or len(heads) != line["threads"]:
-                self._add("anchor", None, None, f"{name} does not fit the heads that are stored with it.")
+                self._add("anchor", f"{name} does not fit the heads that are stored with it.")
                 broken = True
             if (line.get("key") is None) != (line.get("signature") is None):
-                self._add(
-                    "signature", None, None, f"{name} has a signature without a key, or a key without one."
-                )
+                self._add("signature", f"{name} has a signature without a key, or a key without one.")
                 broken = True
             broken |= not self._is_signed_well(line, name)
             broken |= not self._reaches(anchor, name)
             if self.thread_id is None and not self._ends_at(anchor) and not self._is_any_wrong():
-                self._add("anchor", None, None, f"{name} does not name the newest entry of its threads.")
+                self._add("anchor", f"{name} does not name the newest entry of its threads.")
             if not broken:
                 heads_of |= {head.ref: head.seq for head in heads}
                 self.found.anchor = line
@@ -605,11 +574,9 @@ class Verifier:
         for n, line in sorted(elsewhere.items()):
             name = f"external anchor {n}"
             if n not in known:
-                self._add(
-                    "anchor", None, None, f"{name} is not in this database: its newest part was removed."
-                )
+                self._add("anchor", f"{name} is not in this database: its newest part was removed.")
             elif anchor_hash(known[n]["line"]) != anchor_hash(line):
-                self._add("anchor", None, None, f"{name} differs from the one in this database.")
+                self._add("anchor", f"{name} differs from the one in this database.")
             else:
                 self._is_signed_well(line, name)
         if elsewhere and (missing := sorted(known.keys() - elsewhere.keys())):
@@ -638,10 +605,10 @@ class Verifier:
                 if line.get("key")
                 else "not signed"
             )
-            self._add("signature", None, None, f"{name} is {by}.")
+            self._add("signature", f"{name} is {by}.")
             return False
         if not key.verifies(signed_part(line), str(line.get("signature"))):
-            self._add("signature", None, None, f"{name} has a wrong signature.")
+            self._add("signature", f"{name} has a wrong signature.")
             return False
         return True
 
@@ -651,20 +618,19 @@ class Verifier:
             thread = self.by_ref.get(ref)
             if thread is None:
                 if self.thread_id is None:
-                    self._add("thread", None, None, f"{name} knows thread {ref[:8]}, which is gone.")
+                    self._add("thread", f"{name} knows thread {ref[:8]}, which is gone.")
                     fine = False
             elif seq < thread.gone_upto:
                 continue  # it was pruned
             elif thread.last_seq < seq:
                 self._add(
                     "cut",
-                    thread,
-                    None,
                     f"{name} knows {seq} entries, there are {thread.last_seq}. The newest were removed.",
+                    thread,
                 )
                 fine = False
             elif thread.hashes.get(seq) != hash:
-                self._add("anchor", thread, seq, f"it is not the entry that {name} knows.")
+                self._add("anchor", f"it is not the entry that {name} knows.", thread, seq)
                 fine = False
         return fine
 
@@ -696,9 +662,7 @@ class Verifier:
         }
         if wrong and not self._is_any_wrong():
             kinds = ", ".join(sorted({str(count[1]) for count in wrong}))
-            self._add(
-                "rollups", None, None, f"{len(wrong)} hourly counts ({kinds}) do not match the entries."
-            )
+            self._add("rollups", f"{len(wrong)} hourly counts ({kinds}) do not match the entries.")
 
     def _count_intact(self) -> None:
         for thread in self.threads.values():
@@ -795,18 +759,9 @@ def _text(value: Any) -> str:
 
 def _stored_line(ledger: str, row: Sequence[Any]) -> dict[str, Any]:
     """The line of a row of `anchors`, whatever an edit has put into its columns."""
-    n, upto, at, threads, root, previous, key, signature = row
-    return line_of(
-        ledger,
-        _whole(n),
-        _whole(upto),
-        _whole(at),
-        _whole(threads),
-        _text(root),
-        _text(previous),
-        None if key is None else _text(key),
-        None if signature is None else _text(signature),
-    )
+    parts: list[Any] = [*map(_whole, row[:4]), *map(_text, row[4:6])]
+    parts += [None if each is None else _text(each) for each in row[6:]]
+    return line_of(ledger, *parts)
 
 
 def _truth(value: Any) -> Any:
