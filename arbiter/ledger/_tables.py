@@ -29,6 +29,11 @@ SCHEMA = 3
 metadata = MetaData()
 _Id = BigInteger().with_variant(Integer(), "sqlite")
 
+
+def _partial(name: str, *columns: str, where: str) -> Index:
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
+
 ledgers = Table(
     "ledgers",
     metadata,
@@ -117,26 +122,9 @@ entries = Table(
     Index("entries_node", "node", "at"),
     Index("entries_instruction", "instruction", "at"),
     Index("entries_task", "thread", "task"),
-    Index(
-        "entries_policy",
-        "policy",
-        "at",
-        sqlite_where=text("policy IS NOT NULL"),
-        postgresql_where=text("policy IS NOT NULL"),
-    ),
-    Index(
-        "entries_verdict",
-        "at",
-        sqlite_where=text("verdict IS NOT NULL AND verdict <> 'allow'"),
-        postgresql_where=text("verdict IS NOT NULL AND verdict <> 'allow'"),
-    ),
-    Index(
-        "entries_status",
-        "status",
-        "at",
-        sqlite_where=text("status IS NOT NULL AND status <> 'completed'"),
-        postgresql_where=text("status IS NOT NULL AND status <> 'completed'"),
-    ),
+    _partial("entries_policy", "policy", "at", where="policy IS NOT NULL"),
+    _partial("entries_verdict", "at", where="verdict IS NOT NULL AND verdict <> 'allow'"),
+    _partial("entries_status", "status", "at", where="status IS NOT NULL AND status <> 'completed'"),
 )
 
 contents = Table(

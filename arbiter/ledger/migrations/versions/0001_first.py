@@ -9,14 +9,13 @@ revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
+_Id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
     op.create_table(
         "anchors",
-        sa.Column(
-            "id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
-        ),
+        sa.Column("id", _Id, autoincrement=False, nullable=False),
         sa.Column("upto", sa.BigInteger(), nullable=False),
         sa.Column("at", sa.BigInteger(), nullable=False),
         sa.Column("threads", sa.Integer(), nullable=False),
@@ -28,7 +27,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "constitutions",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("id", _Id, nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
@@ -44,7 +43,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "graphs",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("id", _Id, nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
@@ -74,7 +73,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "threads",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("id", _Id, nullable=False),
         sa.Column("ref", sa.String(length=36), nullable=False),
         sa.Column("thread_id", sa.Text(), nullable=True),
         sa.Column("subject", sa.Text(), nullable=True),
@@ -93,41 +92,23 @@ def upgrade() -> None:
         sa.UniqueConstraint("ref"),
         sa.UniqueConstraint("thread_id"),
     )
-    op.create_index("threads_last_at", "threads", ["last_at"], unique=False)
-    op.create_index("threads_subject", "threads", ["subject"], unique=False)
+    op.create_index("threads_last_at", "threads", ["last_at"])
+    op.create_index("threads_subject", "threads", ["subject"])
     op.create_table(
         "anchor_heads",
-        sa.Column(
-            "anchor",
-            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
-            autoincrement=False,
-            nullable=False,
-        ),
-        sa.Column(
-            "thread",
-            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
-            autoincrement=False,
-            nullable=False,
-        ),
+        sa.Column("anchor", _Id, autoincrement=False, nullable=False),
+        sa.Column("thread", _Id, autoincrement=False, nullable=False),
         sa.Column("seq", sa.Integer(), nullable=False),
         sa.Column("hash", sa.LargeBinary(length=32), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["anchor"],
-            ["anchors.id"],
-        ),
-        sa.ForeignKeyConstraint(
-            ["thread"],
-            ["threads.id"],
-        ),
+        sa.ForeignKeyConstraint(["anchor"], ["anchors.id"]),
+        sa.ForeignKeyConstraint(["thread"], ["threads.id"]),
         sa.PrimaryKeyConstraint("anchor", "thread"),
     )
-    op.create_index("anchor_heads_thread", "anchor_heads", ["thread", "anchor"], unique=False)
+    op.create_index("anchor_heads_thread", "anchor_heads", ["thread", "anchor"])
     op.create_table(
         "entries",
-        sa.Column(
-            "id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
-        ),
-        sa.Column("thread", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("id", _Id, autoincrement=False, nullable=False),
+        sa.Column("thread", _Id, nullable=False),
         sa.Column("seq", sa.Integer(), nullable=False),
         sa.Column("key", sa.String(length=32), nullable=False),
         sa.Column("kind", sa.String(length=16), nullable=False),
@@ -149,70 +130,41 @@ def upgrade() -> None:
         sa.Column("span", sa.String(length=16), nullable=True),
         sa.Column("body", sa.Text(), nullable=False),
         sa.Column("hash", sa.LargeBinary(length=32), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["thread"],
-            ["threads.id"],
-        ),
+        sa.ForeignKeyConstraint(["thread"], ["threads.id"]),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("key"),
         sa.UniqueConstraint("thread", "seq", name="entries_thread_seq"),
     )
-    op.create_index("entries_at", "entries", ["at"], unique=False)
-    op.create_index("entries_instruction", "entries", ["instruction", "at"], unique=False)
-    op.create_index("entries_node", "entries", ["node", "at"], unique=False)
-    op.create_index(
-        "entries_policy",
-        "entries",
-        ["policy", "at"],
-        unique=False,
-        sqlite_where=sa.text("policy IS NOT NULL"),
-        postgresql_where=sa.text("policy IS NOT NULL"),
-    )
-    op.create_index(
-        "entries_status",
-        "entries",
-        ["status", "at"],
-        unique=False,
-        sqlite_where=sa.text("status IS NOT NULL AND status <> 'completed'"),
-        postgresql_where=sa.text("status IS NOT NULL AND status <> 'completed'"),
-    )
-    op.create_index("entries_task", "entries", ["thread", "task"], unique=False)
-    op.create_index(
-        "entries_verdict",
-        "entries",
-        ["at"],
-        unique=False,
-        sqlite_where=sa.text("verdict IS NOT NULL AND verdict <> 'allow'"),
-        postgresql_where=sa.text("verdict IS NOT NULL AND verdict <> 'allow'"),
-    )
+    op.create_index("entries_at", "entries", ["at"])
+    op.create_index("entries_instruction", "entries", ["instruction", "at"])
+    op.create_index("entries_node", "entries", ["node", "at"])
+    _partial_index("entries_policy", ["policy", "at"], "policy IS NOT NULL")
+    _partial_index("entries_status", ["status", "at"], "status IS NOT NULL AND status <> 'completed'")
+    op.create_index("entries_task", "entries", ["thread", "task"])
+    _partial_index("entries_verdict", ["at"], "verdict IS NOT NULL AND verdict <> 'allow'")
     op.create_table(
         "contents",
-        sa.Column(
-            "entry", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
-        ),
+        sa.Column("entry", _Id, autoincrement=False, nullable=False),
         sa.Column("salt", sa.LargeBinary(length=16), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["entry"],
-            ["entries.id"],
-        ),
+        sa.ForeignKeyConstraint(["entry"], ["entries.id"]),
         sa.PrimaryKeyConstraint("entry"),
     )
     op.create_table(
         "scores",
-        sa.Column(
-            "entry", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
-        ),
+        sa.Column("entry", _Id, autoincrement=False, nullable=False),
         sa.Column("evaluator", sa.Text(), nullable=False),
         sa.Column("score", sa.Float(), nullable=False),
         sa.Column("passed", sa.Boolean(), nullable=True),
         sa.Column("read", sa.Boolean(), nullable=False),
         sa.Column("at", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["entry"],
-            ["entries.id"],
-        ),
+        sa.ForeignKeyConstraint(["entry"], ["entries.id"]),
         sa.PrimaryKeyConstraint("entry", "evaluator"),
         sqlite_with_rowid=False,
     )
-    op.create_index("scores_at", "scores", ["evaluator", "at"], unique=False)
+    op.create_index("scores_at", "scores", ["evaluator", "at"])
+
+
+def _partial_index(name: str, columns: list[str], where: str) -> None:
+    """An index of entries, of those alone for which the condition holds."""
+    op.create_index(name, "entries", columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
