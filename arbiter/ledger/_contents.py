@@ -38,6 +38,7 @@ from pydantic import BaseModel
 
 from arbiter._values.copies import unboxed
 from arbiter._values.states import Digest, digest
+from arbiter._values.versions import path_of
 from arbiter.redaction import LONGEST_JSON
 
 States = Literal["none", "digest", "bounded", "full"]
@@ -154,7 +155,7 @@ class Capture:
                 return self._tuple(of, depth)
             return self._other(value, depth)
         except Exception as error:  # a property or a mapping of the user's that raises
-            return {"$opaque": f"{_name_of(kind)}: {type(error).__name__}"}
+            return {"$opaque": f"{path_of(kind)}: {type(error).__name__}"}
         finally:
             self._around.discard(at)
 
@@ -281,7 +282,7 @@ class Capture:
             return {"$bytes": {"size": len(data), "sha256": sha256(data).hexdigest()}}
         if isinstance(value, Set):
             return {"$set": self._set(of, depth)}
-        name = _name_of(kind)
+        name = path_of(kind)
         if (plain := unboxed(value)) is not value:
             return self.value(plain, depth + 1)
         numpy = sys.modules.get("numpy")
@@ -308,11 +309,7 @@ def _digest(value: Any) -> dict[str, Any]:
     try:
         return {"$digest": digest(value)}
     except Exception as error:
-        return {"$opaque": f"{_name_of(type(value))}: {type(error).__name__}"}
-
-
-def _name_of(kind: Any) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+        return {"$opaque": f"{path_of(cast(Any, type(value)))}: {type(error).__name__}"}
 
 
 def _digits(number: int) -> str:
@@ -351,14 +348,14 @@ def key_from(name: str) -> Any:
     if name[:2] != "$:":
         return name
     try:
-        return _frozen(json.loads(name[2:]))
+        return frozen(json.loads(name[2:]))
     except ValueError:  # redacted, or a key without a text
         return name
 
 
-def _frozen(key: Any) -> Any:
-    parts: Any = key
-    return tuple(map(_frozen, parts)) if isinstance(key, list) else key
+def frozen(parts: Any) -> Any:
+    """Lists of JSON as the tuples that they were."""
+    return tuple(map(frozen, parts)) if isinstance(parts, list) else parts  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
 
 
 def before_redaction(value: Any) -> Any:
@@ -388,13 +385,12 @@ def _each(change: Callable[[Any], Any], value: Any) -> Any:
     return [change(part) for part in parts] if isinstance(value, list) else value
 
 
-def dumped(value: Any, *, sort: bool = False) -> bytes:
+def dumped(value: Any) -> bytes:
     """The bytes of captured contents, fields in their own order. Lone surrogates, which UTF-8 lacks, are escaped."""
-    option = orjson.OPT_SORT_KEYS if sort else None
     try:
-        return orjson.dumps(value, option=option)
+        return orjson.dumps(value)
     except TypeError:
-        return orjson.dumps(_clean(value), option=option)
+        return orjson.dumps(_clean(value))
 
 
 def _clean(value: Any) -> Any:

@@ -63,7 +63,8 @@ def erase(store: Store, which: str, values: tuple[str, ...], reason: str, at: in
     _empty_log(store)
     names = tuple(thread.thread_id for thread in threads if thread.thread_id is not None)
     contents = sum(event.fields["entries"] for _, event in said)
-    return Erasure(len(threads), contents, names, (*elsewhere, *store.backups()))
+    copies = [f"{path} is a copy from before an upgrade" for path in store.file.backups()]
+    return Erasure(len(threads), contents, names, (*elsewhere, *copies))
 
 
 def prune(store: Store, keep_days: float, at: int) -> Erasure:

@@ -226,11 +226,11 @@ class Ledger:
 
         False if `timeout` seconds were not enough.
         """
-        expect("timeout", timeout, "seconds, or None", timeout is None or _is_real(timeout))
+        expect("timeout", timeout, "seconds, or None", timeout is None or isinstance(timeout, Real))
         until = None if timeout is None else time.monotonic() + min(timeout, threading.TIMEOUT_MAX / 2)
         judged = True
         for recording in list(self._recordings):
-            judged &= recording.wait(None if until is None else max(until - time.monotonic(), 0.0))
+            judged &= recording.judging.wait(None if until is None else max(until - time.monotonic(), 0.0))
         left = None if until is None else max(until - time.monotonic(), 0.05)
         return self._writer.flush(left) and judged
 
@@ -820,10 +820,6 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _is_real(value: object) -> bool:
-    return isinstance(value, Real)
-
-
 def _warn(sentence: str) -> None:
     """Warn the caller of the ledger's method; of nothing if the sentence is empty."""
     if sentence:
@@ -847,7 +843,7 @@ class _Pages(Generic[T]):
         It looks at a bounded number of entries, so it may hold fewer answers than there are, and still name a
         next page. With `seconds`, it goes on until it is full or the time is over.
         """
-        expect("seconds", seconds, "a number", _is_real(seconds))
+        expect("seconds", seconds, "a number", isinstance(seconds, Real))
         page, until = self._read(limit=limit, after=after), time.monotonic() + seconds
         while page.next is not None and len(page) < limit and time.monotonic() < until:
             more = self._read(limit=limit - len(page), after=page.next)

@@ -168,12 +168,7 @@ class Outbox:
             if trace is None or span is None:
                 found.untraced += len(results)
                 continue
-            common = {
-                "trace": trace,
-                "span": span,
-                "node": node or "",
-                "at": time_of(at),
-            }
+            common = {"trace": trace, "span": span, "node": node or "", "at": time_of(at)}
             for score in _scores(results, contents.get(id) or {}, common):
                 found.add(score, (id, score.evaluator))
         return found

@@ -100,12 +100,6 @@ class Recording(HistoryListener):
                 self._writer.add(late)
             self.judging.close(run)
 
-    def wait(self, timeout: float | None) -> bool:
-        """Wait until everything that has ended so far is judged, and late judgements are queued. False if the
-        time was up first.
-        """
-        return self.judging.wait(timeout)
-
     def execution_ended(self, execution: ExecutionInfo) -> None:
         states = self.keeping.states
         event = Event(

@@ -298,10 +298,6 @@ class Store:
             self._add(rows, last, last, event.key, event, data, thread)
         self._insert(connection, rows, [thread for thread, _ in said], last)
 
-    def backups(self) -> Sequence[str]:
-        """Copies of the database that an upgrade has made beside it."""
-        return [f"{path} is a copy from before an upgrade" for path in self.file.backups()]
-
     def _judged(self, connection: Connection, events: Mapping[str, Event]) -> dict[str, int]:
         """The ids of the stored items that these events judge, by their keys, but for those that were erased."""
         rows = self._where(

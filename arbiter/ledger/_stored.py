@@ -13,7 +13,7 @@ from arbiter.history import HistoryItem, RunHistory
 from arbiter.history._record import Account, Answer, PolicyDecision, Question, Record
 from arbiter.history._results import Results
 from arbiter.instructions import recorded_instruction
-from arbiter.ledger._contents import restored, said
+from arbiter.ledger._contents import frozen, restored, said
 from arbiter.ledger._database import LedgerError
 from arbiter.ledger._entries import checks_of, routes_of, scores_of, times_of
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Outcome, Verdict
@@ -93,7 +93,7 @@ def record_of(
         body.get("step", 0),
         body.get("namespace", ""),
         started,
-        _path(body.get("path", ("__pregel_pull", body.get("node", "")))),
+        frozen(body.get("path", ("__pregel_pull", body.get("node", "")))),
     )
     record.attempt = body.get("attempt", 1)
     record.status = body.get("status", "completed")
@@ -196,10 +196,6 @@ def state_of(captured: Any) -> Mapping[str, Any]:
     if value is None:
         return {}
     return value if isinstance(value, dict) else {"__root__": value}  # pyright: ignore[reportUnknownVariableType]
-
-
-def _path(path: Any) -> Any:
-    return tuple(map(_path, path)) if isinstance(path, list) else path  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
 
 
 def records_of(rows: Sequence[Row]) -> list[Record]:
