@@ -61,6 +61,12 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(jsonable(value), ensure_ascii=False)
 
 
+def only_text(value: Any) -> str:
+    """The only text of a mapping; else as `text_of`."""
+    parts: Any = list(value.values()) if is_mapping(value) else ()
+    return text_of(parts[0] if len(parts) == 1 and isinstance(parts[0], str) else value)
+
+
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
     return type(value) is dict or isinstance(value, Mapping)  # `isinstance` asks the class in Python
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from arbiter._constitution.documents import PackModel
 from arbiter._values.versions import Version, hash_of
 from arbiter.errors import ConfigurationError
-from arbiter.harness.canonical import is_list, is_mapping, text_of
+from arbiter.harness.canonical import is_list, is_mapping, only_text
 from arbiter.harness.results import CaseRun
 from arbiter.harness.rows import mean_of
 from arbiter.harness.scores import COUNT, NINE, Scale, Score
@@ -254,8 +254,8 @@ def conversation_of(given: Any, output: Any) -> Trajectory:
     messages = _messages_in(output)
     if messages is None:
         asked = _messages_in(given)
-        asked = [("human", _text(given))] if asked is None else asked
-        messages = [*asked, ("ai", _text(output))]
+        asked = [("human", only_text(given))] if asked is None else asked
+        messages = [*asked, ("ai", only_text(output))]
     return Trajectory.from_messages(messages)
 
 
@@ -264,12 +264,6 @@ def _messages_in(value: Any) -> list[Any] | None:
     # A state with other fields may say there what it says, and have no use for its empty list of messages.
     is_silent = is_mapping(value) and len(value) == 1
     return found if is_list(found) and (found or is_silent) else None
-
-
-def _text(value: Any) -> str:
-    """A text, the only text of a mapping, else JSON."""
-    parts: Any = list(value.values()) if is_mapping(value) else [value]
-    return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else text_of(value)
 
 
 DIMENSIONS: Mapping[str, type[Entry]] = {

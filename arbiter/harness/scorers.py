@@ -111,7 +111,7 @@ def _named(key: object, scorer: Any) -> NamedScorer:
         raise ConfigurationError(
             f"the scorer {scorer!r:.80} has no name. Write scorers={{'polite': ...}}, or give it the attribute `name`."
         )
-    _check_signature(name, call)
+    refuse_signature(f"the scorer {name!r}", call, "the CaseRun")
     return NamedScorer(name, call, scorer, _scale_of(name, scorer))
 
 
@@ -121,7 +121,8 @@ def _own_name(call: Any) -> str | None:
     return None if name in ("<lambda>", "score") else name
 
 
-def _check_signature(name: str, call: Any) -> None:
+def refuse_signature(what: str, call: Any, given: str) -> None:
+    """Raise `ConfigurationError` for a function that cannot be called with one argument, which is `given`."""
     try:
         signature = inspect.signature(call)
     except (TypeError, ValueError):
@@ -129,9 +130,7 @@ def _check_signature(name: str, call: Any) -> None:
     try:
         signature.bind(None)
     except TypeError:
-        raise ConfigurationError(
-            f"the scorer {name!r} has the parameters {signature}; expected one, the CaseRun."
-        ) from None
+        raise ConfigurationError(f"{what} has the parameters {signature}; expected one, {given}.") from None
 
 
 def _scale_of(name: str, scorer: Any) -> Scale:

@@ -43,6 +43,7 @@ from arbiter.harness.canonical import is_list, is_mapping, plain_copy
 from arbiter.harness.cases import Case
 from arbiter.harness.identity import file_hash, file_hashes
 from arbiter.harness.judging import judge_settings
+from arbiter.harness.scorers import refuse_signature
 from arbiter.history._items import RunHistory
 from arbiter.personas import PersonaGate
 from arbiter.policy import PolicyChecker
@@ -328,10 +329,10 @@ class GraphTarget(Target):
         return tuple(self._core.registry.evaluators)
 
     def for_worker(self) -> Callable[[Case, str], Any]:
-        if self._fresh:
-            return self._arun_fresh if self.is_async else self._run_fresh
-        graph = self._graph()
         run: Callable[[Any, Case, str], Any] = self._arun if self.is_async else self._run
+        if self._fresh:
+            return lambda case, thread_id: run(self._graph(), case, thread_id)
+        graph = self._graph()
         return lambda case, thread_id: run(graph, case, thread_id)
 
     def _graph(self) -> Any:
@@ -349,12 +350,6 @@ class GraphTarget(Target):
                 "or govern all by one."
             )
         return graph
-
-    def _run_fresh(self, case: Case, thread_id: str) -> Answered:
-        return self._run(self._graph(), case, thread_id)
-
-    async def _arun_fresh(self, case: Case, thread_id: str) -> Answered:
-        return await self._arun(self._graph(), case, thread_id)
 
     def _run(self, graph: Any, case: Case, thread_id: str) -> Answered:
         try:
@@ -589,7 +584,7 @@ def target_of(
     if isinstance(given, Runnable):
         return FunctionTarget(call.invoke, f"runnable {name or call.get_name()}", False)
     if callable(given) and not isinstance(given, type):
-        _check_one_argument(call)
+        refuse_signature(f"the target {_name_of(call)}", call, "the input of a case")
         if any(
             inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f)
             for f in (call, type(call).__call__)
@@ -635,16 +630,3 @@ def _takes_nothing(given: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _check_one_argument(call: Any) -> None:
-    try:
-        signature = inspect.signature(call)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(None)
-    except TypeError:
-        raise ConfigurationError(
-            f"the target {_name_of(call)} has the parameters {signature}; expected one, the input of a case."
-        ) from None

@@ -7,19 +7,21 @@ from typing import Any
 
 from langchain_core.messages import convert_to_messages, convert_to_openai_messages
 
-from arbiter.harness.canonical import is_list, is_mapping, text_of
+from arbiter.harness.canonical import is_list, is_mapping, only_text, text_of
 
 Message = dict[str, Any]
 
 
 def prompt_of(given: Any) -> list[Message]:
     """The messages of an input: its `messages`, its only text as the user's, or its JSON as the user's."""
-    return _messages(given) or [{"role": "user", "content": _text(given)}]
+    return _messages(given) or [{"role": "user", "content": "" if given is None else only_text(given)}]
 
 
 def completion_of(written: Any) -> list[Message]:
     """The messages of an output: its `messages`, its only text as the assistant's, or its JSON as that."""
-    return _messages(written) or [{"role": "assistant", "content": _text(written)}]
+    return _messages(written) or [
+        {"role": "assistant", "content": "" if written is None else only_text(written)}
+    ]
 
 
 def _messages(given: Any) -> list[Message]:
@@ -59,12 +61,6 @@ def _content(content: Any) -> str:
     if len(texts) == len(parts):
         return "".join(texts)
     return json.dumps(content, ensure_ascii=False)
-
-
-def _text(value: Any) -> str:
-    if is_mapping(value) and len(value) == 1 and isinstance(only := next(iter(value.values())), str):
-        return only
-    return plain_text(value)
 
 
 def plain_text(value: Any) -> str:
