@@ -122,10 +122,12 @@ def run_suites(suites: Sequence[str], options: Options) -> int:
             report.write(out)
         print_report(report, options.format)
         left = files[len(codes) + 1 :]
-        codes.append(_code(report, file, options, _arguments(left, options) if left else ()))
+        then = _arguments(left, options) if left else ()
+        is_cut = report.interrupted
+        codes.append(interrupted(report, file, options, then) if is_cut else report.comparison.exit_code)
         if report.stopped is not None or any(result.status == "timeout" for result in report.results):
             wait_for_no_thread()
-        if report.interrupted:
+        if is_cut:
             break
     return next(code for code in _WORST if code in codes)
 
@@ -261,10 +263,6 @@ def _named(text: str, known: Collection[str], noun: str, suite: Suite) -> list[s
                 f"{noun.capitalize()}s: {', '.join(known) or 'none'}.{nearest(name, known)}"
             )
     return wanted
-
-
-def _code(report: Report, file: str, options: Options, then: Sequence[str]) -> int:
-    return interrupted(report, file, options, then) if report.interrupted else report.comparison.exit_code
 
 
 def interrupted(report: Report, file: str, options: Options, then: Sequence[str]) -> int:

@@ -15,6 +15,7 @@ from arbiter._constitution.kinds import KINDS, UNCLEAR, class_at, parameter_rows
 from arbiter._constitution.loading import SECTIONS, SHIPPED, Constitution, load_constitution, shipped_names
 from arbiter._contracts import Contract
 from arbiter._objects import import_from_here
+from arbiter._values.versions import path_of
 from arbiter.cli._models import StandIns
 from arbiter.errors import ConfigurationError, nearest
 
@@ -87,10 +88,9 @@ def _explain_records(constitutions: Sequence[Constitution], console: Console) ->
 
 
 def _explain(contract: Contract, given: Mapping[str, Any], console: Console) -> None:
-    use = next(
-        (use for kinds in KINDS.values() for use, path in kinds.items() if path == _path(contract)), ""
-    )
-    title = f"{contract.kind} {contract.name} ({use or _path(contract)})"
+    own = path_of(type(contract))
+    use = next((use for kinds in KINDS.values() for use, path in kinds.items() if path == own), own)
+    title = f"{contract.kind} {contract.name} ({use})"
     console.print(Text(title, style="bold"), Text(contract.source, style="dim"))
     told = _told(type(contract))
     if contract.description and not told.startswith(contract.description):  # a function's is its first line
@@ -105,10 +105,6 @@ def _table(rows: Iterable[tuple[str, Text]]) -> Table:
     for key, value in rows:
         table.add_row(Text(key, style="cyan"), value)
     return table
-
-
-def _path(contract: Contract) -> str:
-    return f"{type(contract).__module__}.{type(contract).__qualname__}"
 
 
 def _told(kind: type[Any]) -> str:
@@ -132,7 +128,7 @@ def _parameters(contract: Contract, given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _describe(kind: type[Any], use: str, console: Console) -> None:
-    console.print(Text(use, style="bold"), Text(f"{kind.__module__}.{kind.__qualname__}", style="dim"))
+    console.print(Text(use, style="bold"), Text(path_of(kind), style="dim"))
     console.print(Text(_told(kind)))
     rows: list[tuple[str, Text]] = []
     for row in parameter_rows(kind):

@@ -13,7 +13,6 @@ compared by `max_drop` alone, because a mean without its cases has no test.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +25,7 @@ from arbiter.errors import ConfigurationError
 from arbiter.harness.comparisons import two
 from arbiter.harness.identity import Identity, JudgeIdentity, Measurement
 from arbiter.harness.rows import Row
+from arbiter.harness.scores import plain_scale, scale_from
 from arbiter.harness.writing import write_whole
 from arbiter.verdicts import Outcome
 
@@ -197,7 +197,7 @@ class Baseline:
 def _row_data(row: Row) -> dict[str, object]:
     optional = {"clusters": dict(row.clusters), "isShare": row.is_share, "isSampled": row.is_sampled}
     return {
-        "scale": [_limit(end) for end in row.scale],
+        "scale": plain_scale(row.scale),
         "version": row.version,
         "mean": _rounded(row.mean),
         "cases": {case: [_rounded(value) for value in repeats] for case, repeats in row.cases.items()},
@@ -207,11 +207,6 @@ def _row_data(row: Row) -> dict[str, object]:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(float(value), 4)
-
-
-def _limit(end: float) -> float | None:
-    """An end of a scale; None for one that is open, because JSON has no infinity."""
-    return end if math.isfinite(end) else None
 
 
 class _Model(BaseModel):
@@ -237,11 +232,10 @@ class _Row(_Model):
     is_sampled: bool = False
 
     def row(self, name: str, missing: Mapping[str, list[Outcome]]) -> Row:
-        low, high = self.scale
         return Row(
             name=name,
             cases={case: tuple(repeats) for case, repeats in self.cases.items()},
-            scale=(-math.inf if low is None else low, math.inf if high is None else high),
+            scale=scale_from(self.scale),
             version=self.version,
             missing={case: tuple(outcomes) for case, outcomes in missing.items()},
             clusters=self.clusters,

@@ -471,10 +471,8 @@ class _Loader:
 
     def target(self) -> TargetFile | None:
         given = self.file.target
-        if given is None:
+        if given is None or given.agents is not None:  # mistakes of agents are reported already
             return None
-        if given.agents is not None:
-            return None  # its mistakes are reported already
         kinds = [name for name in ("graph", "function", "outputs") if getattr(given, name) is not None]
         if len(kinds) != 1:
             got = " and ".join(kinds) or "none of them"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib import import_module
@@ -17,10 +17,10 @@ from arbiter.harness.baselines import Baseline
 from arbiter.harness.calibration import Calibration, looked_up
 from arbiter.harness.canonical import compact, listed
 from arbiter.harness.cases import Case
-from arbiter.harness.comparisons import Comparison, RegressionError, RowComparison
+from arbiter.harness.comparisons import Comparison, RegressionError
 from arbiter.harness.gate import GateSettings, RegressionGate
 from arbiter.harness.identity import Identity, Measurement
-from arbiter.harness.journal import Written, reading, score_to_dict, state_without_end
+from arbiter.harness.journal import Written, plain_fields, reading, score_to_dict, state_without_end
 from arbiter.harness.measures import Measure, labels_of, rows_of
 from arbiter.harness.reports.agents import agents_to_dict
 from arbiter.harness.results import CaseResult
@@ -233,7 +233,7 @@ class Report:
 
     def to_json(self) -> str:
         """The JSON of `to_dict` on one line."""
-        head, timing = _json(self._head())[:-1], _json(self._timing())[:-1]
+        head, timing = (compact(part).decode()[:-1] for part in (self._head(), self._timing()))
         results, timings = listed(self.results, result_to_dict), listed(self.results, timing_of)
         return f'{head},"results":{results},"timing":{timing},"results":{timings}}}}}'
 
@@ -359,19 +359,16 @@ def row_to_dict(row: Row) -> dict[str, Any]:
 
 
 def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
-    rows = {name: _comparison_of(row) for name, row in comparison.rows.items()}
     return {
         "exit_code": comparison.exit_code,
         "failures": list(comparison.failures),
         "undecided": list(comparison.undecided),
         "notes": list(comparison.notes),
-        "rows": rows,
+        "rows": {
+            name: {**plain_fields(row), "scale": plain_scale(row.scale), "pairs": dict(row.pairs)}
+            for name, row in comparison.rows.items()
+        },
     }
-
-
-def _comparison_of(row: RowComparison) -> dict[str, Any]:
-    found = {each.name: getattr(row, each.name) for each in fields(row)}
-    return {**found, "scale": plain_scale(row.scale), "pairs": dict(row.pairs)}
 
 
 def result_to_dict(result: CaseResult) -> dict[str, Any]:
@@ -396,10 +393,6 @@ def _score_to_dict(score: Score) -> dict[str, Any]:
     return found
 
 
-def _json(value: Any) -> str:
-    return compact(value).decode()
-
-
 def timing_of(result: CaseResult) -> dict[str, Any]:
     """The ids and durations of a result."""
     return {
@@ -418,8 +411,5 @@ def why_failed(result: CaseResult) -> str:
         if score.passed is False or score.outcome in ("error", "timeout"):
             said = score.reason or ("" if score.outcome == "scored" else score.outcome)
             parts.append(f"{score.name}: {said}" if said else score.name)
-    return " · ".join(map(_in_a_line, parts))[:1_000]
-
-
-def _in_a_line(text: str) -> str:
-    return " ".join(line.strip() for line in text.splitlines() if line.strip())
+    lines = ((line.strip() for line in part.splitlines()) for part in parts)
+    return " · ".join(" ".join(filter(None, each)) for each in lines)[:1_000]

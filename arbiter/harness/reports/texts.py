@@ -109,8 +109,7 @@ def worst(report: Report) -> dict[str, str]:
 
 def _changes(row: RowComparison, cases: tuple[str, ...]) -> str:
     shown = ", ".join(f"{case} {_change(row, *row.pairs[case])}" for case in cases[:_MOST_CHANGES])
-    more = len(cases) - _MOST_CHANGES
-    return f"{shown} (and {more:,} more)" if more > 0 else shown
+    return shown + _more(len(cases) - _MOST_CHANGES)
 
 
 def _change(row: RowComparison, then: float, now: float) -> str:
@@ -196,8 +195,11 @@ def _relatives(report: Report) -> Iterator[str]:
 
 
 def _first(parts: Sequence[str]) -> str:
-    more = len(parts) - _MOST_CHANGES
-    return "; ".join(parts[:_MOST_CHANGES]) + (f" (and {more:,} more)" if more > 0 else "")
+    return "; ".join(parts[:_MOST_CHANGES]) + _more(len(parts) - _MOST_CHANGES)
+
+
+def _more(left: int) -> str:
+    return f" (and {left:,} more)" if left > 0 else ""
 
 
 def labels(report: Report) -> dict[str, str]:
@@ -206,8 +208,7 @@ def labels(report: Report) -> dict[str, str]:
     for name, counts in report.labels.items():
         often = sorted(counts.items(), key=lambda each: -each[1])
         shown = ", ".join(f"{_short(label)} {count:,}" for label, count in often[:_MOST_LABELS])
-        more = len(often) - _MOST_LABELS
-        found[name] = f"{shown} (and {more:,} more)" if more > 0 else shown
+        found[name] = shown + _more(len(often) - _MOST_LABELS)
     return found
 
 
