@@ -25,7 +25,6 @@ from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.reports.page import shown
 from arbiter.history._rendering import duration_text, moment_text
 from arbiter.history._text import Ink
-from arbiter.web.differences import text_of
 from arbiter.web.static_files import StaticFiles
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ def lines(text: object, chars: int = 16_384) -> str:
     """A text with its line ends, other invisible characters as their codes, cut after that many characters."""
     whole = str(text)
     left = len(whole) - chars
-    return text_of(whole[:chars]) + (f"… (+{left:,} chars)" if left > 0 else "")
+    return shown(whole[:chars]) + (f"… (+{left:,} chars)" if left > 0 else "")
 
 
 def shown_names(drawing: Mapping[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from difflib import SequenceMatcher
 from itertools import takewhile
 from typing import Any, Literal
 
+from arbiter.harness.reports.page import shown
 from arbiter.history._rendering import value_text
 
 Part = tuple[Literal["same", "ins", "del"], str]
@@ -68,14 +69,5 @@ def _text(state: Mapping[str, Any], name: str) -> str:
         return ""
     value = state[name]
     return (
-        text_of(value)
-        if isinstance(value, str)
-        else value_text({name: value}, width=_WIDTH, max_lines=_LINES)
+        shown(value) if isinstance(value, str) else value_text({name: value}, width=_WIDTH, max_lines=_LINES)
     )
-
-
-def text_of(text: str) -> str:
-    """A text with its line ends; other invisible characters as their codes."""
-    from arbiter.models import visible
-
-    return "\n".join(map(visible, text.split("\n")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -14,13 +13,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from arbiter.errors import ConfigurationError
+from arbiter.harness.reports.page import shown
 from arbiter.history import HistoryItem
 from arbiter.history._rendering import value_text
 from arbiter.ledger._entries import time_of
 from arbiter.ledger._reading import Reader, WholeEntry
 from arbiter.ledger._stored import state_of
 from arbiter.web.context import ViewerContext
-from arbiter.web.differences import Part, state_differences, text_of
+from arbiter.web.differences import state_differences
 from arbiter.web.thread import found_thread
 from arbiter.web.timelines import policies_of
 
@@ -28,30 +28,6 @@ _WIDTH, _LINES = 100, 300
 _SECTIONS = ("checkers", "routers", "evaluators")
 _LONGEST = 256 * 1024
 """The most characters of contents as they are stored that a page shows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """An output that a correction gate sent back, and what the next one changed, by field."""
-
-    output: str
-    feedback: str
-    changes: Sequence[tuple[str, list[Part]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenAnswer:
-    """The answer of a human to a question of this node run."""
-
-    seq: int
-    kind: str
-    by: str | None
-    asked_at: Any
-    at: Any
-    policy: str
-    digest: str
-    question: str
-    detail: str
 
 
 def routes(context: ViewerContext) -> list[Route]:
@@ -96,7 +72,7 @@ def values_of(reader: Reader, thread: Mapping[str, Any], whole: WholeEntry) -> d
         "answers": [_answer(*each) for each in whole.answers],
         "rules": list(_rules(rules, policies_of(body))),
         "kept": rules is not None,
-        "stored": text_of(stored[:_LONGEST]),
+        "stored": shown(stored[:_LONGEST]),
         "cut": max(0, len(stored) - _LONGEST),
     }
 
@@ -105,26 +81,27 @@ def _shown(state: Any) -> str:
     return value_text(state, width=_WIDTH, max_lines=_LINES) if state else ""
 
 
-def _drafts(item: HistoryItem) -> Iterator[Draft]:
+def _drafts(item: HistoryItem) -> Iterator[dict[str, Any]]:
+    """The outputs that a correction gate sent back, each with what the next one changed, by field."""
     outputs = [*(output for output, _ in item.drafts), item.record.output]
     for (before, feedback), after in zip(item.drafts, outputs[1:], strict=True):
-        yield Draft(
-            output=_shown(before), feedback=text_of(feedback), changes=list(state_differences(before, after))
-        )
+        changes = list(state_differences(before, after))
+        yield {"output": _shown(before), "feedback": shown(feedback), "changes": changes}
 
 
-def _answer(seq: int, body: Mapping[str, Any], contents: Mapping[str, Any]) -> GivenAnswer:
-    return GivenAnswer(
-        seq=seq,
-        kind=str(body.get("answer")),
-        by=body.get("by"),
-        asked_at=time_of(body["asked_at"]) if body.get("asked_at") else None,
-        at=time_of(body["at"]),
-        policy=str(body.get("policy_asked") or ""),
-        digest=str(body.get("question") or ""),
-        question=_shown(state_of(contents.get("question"))),
-        detail=_shown(state_of(contents.get("detail"))),
-    )
+def _answer(seq: int, body: Mapping[str, Any], contents: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of a human to a question of this node run."""
+    return {
+        "seq": seq,
+        "kind": str(body.get("answer")),
+        "by": body.get("by"),
+        "asked_at": time_of(body["asked_at"]) if body.get("asked_at") else None,
+        "at": time_of(body["at"]),
+        "policy": str(body.get("policy_asked") or ""),
+        "digest": str(body.get("question") or ""),
+        "question": _shown(state_of(contents.get("question"))),
+        "detail": _shown(state_of(contents.get("detail"))),
+    }
 
 
 def _rules(constitution: Any, names: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -139,5 +116,5 @@ def _rules(constitution: Any, names: Sequence[str]) -> Iterator[tuple[str, str]]
         if name in declared:
             yield (
                 name,
-                text_of(yaml.safe_dump(declared[name], sort_keys=False, allow_unicode=True, width=_WIDTH)),
+                shown(yaml.safe_dump(declared[name], sort_keys=False, allow_unicode=True, width=_WIDTH)),
             )

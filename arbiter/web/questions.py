@@ -22,7 +22,7 @@ from arbiter._values.states import digest
 from arbiter._weaving.asking import is_answered
 from arbiter._weaving.channel import FACTS, FactsChannel
 from arbiter.errors import describe
-from arbiter.models._json import finite
+from arbiter.models._json import finite, no_constant
 
 if TYPE_CHECKING:
     from arbiter._lifecycle.core import Core
@@ -317,7 +317,7 @@ def edited(question: Question, fields: Sequence[Field], form: Mapping[str, str])
             problems[place] = field.kept
             continue
         try:
-            value = json.loads(text, parse_constant=_refused, parse_float=finite)
+            value = json.loads(text, parse_constant=no_constant, parse_float=finite)
         except (ValueError, RecursionError) as error:
             problems[place] = (
                 f"This is not JSON: {str(error) or 'it is nested too deeply'}. A text needs quotes."
@@ -334,10 +334,6 @@ def edited(question: Question, fields: Sequence[Field], form: Mapping[str, str])
     if problems:
         raise InvalidAnswer(problems)
     return changes
-
-
-def _refused(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _unfit(question: Question, changes: Mapping[str, Any]) -> dict[str, str]:

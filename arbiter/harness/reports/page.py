@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -17,16 +16,6 @@ from arbiter.models import visible
 
 WIDTH = 200
 """The width of the picture of an interval, in units of its SVG."""
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """An interval on its scale, in units of the SVG."""
-
-    low: float
-    high: float
-    mean: float
-    label: str
 
 
 def render(report: Report) -> str:
@@ -80,16 +69,16 @@ def _results(report: Report) -> Iterator[dict[str, Any]]:
         }
 
 
-def _picture(row: Row, cells: list[str]) -> Picture | None:
-    """Where the interval of a row lies on its scale; None if there is none, or if the scale is open."""
+def _picture(row: Row, cells: list[str]) -> dict[str, Any] | None:
+    """Where the interval of a row lies on its scale, in units of the SVG; None if there is none, or if the scale is
+    open."""
     low, high = row.scale
     if row.interval is None or row.mean is None or not (isfinite(low) and isfinite(high)):
         return None
     begin, end, mean = ((value - low) / (high - low) * WIDTH for value in (*row.interval, row.mean))
     scale, mean_text, interval = cells[1], cells[3], cells[4]
-    return Picture(
-        round(begin, 2), round(end, 2), round(mean, 2), f"mean {mean_text}, 95 % {interval} of {scale}"
-    )
+    label = f"mean {mean_text}, 95 % {interval} of {scale}"
+    return {"low": round(begin, 2), "high": round(end, 2), "mean": round(mean, 2), "label": label}
 
 
 def shown(value: Any) -> str:
