@@ -23,9 +23,6 @@ class Tape(Protocol):
     node evaluators, whose scores are kept with the answers, because they judge node runs that a replay has not.
     """
 
-    @property
-    def parts(self) -> Mapping[str, str]: ...
-
     def check(self, cases: Iterable[tuple[Case, int]]) -> None:
         """Raise `RecordingError` with all answers that are missing and cannot be asked for."""
         ...

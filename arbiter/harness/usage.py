@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -223,36 +223,19 @@ class Usage:
             return tuple(sorted(self._unpriced))
 
     def of(self, *thread_ids: str) -> Mapping[str, Mapping[str, Spent]]:
-        """The amounts of these threads, or of all, by purse and model; in the order of `PURSES`, then by name."""
-        if thread_ids and self._spent.keys().isdisjoint(thread_ids):
+        """The amounts of these threads by purse and model; in the order of `PURSES`, then by name."""
+        if self._spent.keys().isdisjoint(thread_ids):
             return NO_PURSES
         with self._lock:
-            many = (
-                [self._spent[id] for id in thread_ids if id in self._spent]
-                if thread_ids
-                else list(self._spent.values())
-            )
-            if not many:
-                return NO_PURSES
+            many = [self._spent[id] for id in thread_ids if id in self._spent]
             return {
                 purse: {
-                    model: _sum(each[purse].get(model) for each in many if purse in each) for model in names
+                    model: sum((each[purse].get(model, NOTHING) for each in many if purse in each), NOTHING)
+                    for model in names
                 }
                 for purse in PURSES
                 if (names := sorted({model for each in many if purse in each for model in each[purse]}))
             }
-
-    def purses(self, *thread_ids: str) -> dict[str, Spent]:
-        """The amounts of these threads, or of all, by purse."""
-        return {purse: _sum(models.values()) for purse, models in self.of(*thread_ids).items()}
-
-
-def _sum(amounts: Iterable[Spent | None]) -> Spent:
-    total = NOTHING
-    for each in amounts:
-        if each is not None:
-            total += each
-    return total
 
 
 def _whole(tokens: Mapping[str, Any], name: str) -> int:

@@ -289,11 +289,6 @@ def scores_of(body: Mapping[str, Any]) -> list[Score]:
     return [Score(name, float(score), *parts) for name, score, *parts in body.get("evals") or ()]
 
 
-def counted_scores(scores: Iterable[Score]) -> list[Score]:
-    """Those of the results that means and searches count: not those of an evaluator that did not apply."""
-    return [score for score in scores if score.outcome == "scored"]
-
-
 def checks_of(body: Mapping[str, Any]) -> dict[str, Any]:
     """The verdicts in a body, in the order of the checkers. A checker that allowed stands there as its name alone."""
     checks: Sequence[str | tuple[str, str]] = body.get("checks") or ()

@@ -12,7 +12,7 @@ import orjson
 
 from arbiter._values.ids import id_at
 from arbiter.ledger._database import LedgerError, last_entry, marks
-from arbiter.ledger._entries import Score, counted_scores, scores_of, time_of
+from arbiter.ledger._entries import Score, scores_of, time_of
 from arbiter.ledger._receivers import ExportedScore
 
 if TYPE_CHECKING:
@@ -182,9 +182,8 @@ class Outbox:
             raise LedgerError(f"entry {entry} cannot be read ({error}); arbiter verify says more.") from error
 
     def _results(self, body: Mapping[str, Any]) -> list[_Result]:
-        found: list[_Result] = [
-            (score.evaluator, score.version, score) for score in counted_scores(scores_of(body))
-        ]
+        scored = [score for score in scores_of(body) if score.outcome == "scored"]
+        found: list[_Result] = [(score.evaluator, score.version, score) for score in scored]
         failed: Sequence[Any] = body.get("failed") or ()
         if self._takes_failures:
             found += [(name, version, None) for name, outcome, _, version in failed if outcome in _FAILURES]

@@ -207,7 +207,11 @@ class Export:
                     half = len(part) // 2
                     parts.extendleft((part[half:], part[:half]))
                 continue
-            self._note(answers, outgoing.places, part, delivery)
+            answers.accepted += delivery.accepted
+            answers.later += [outgoing.places[id] for id in delivery.later]
+            for refusal in delivery.refused:
+                place = _place_of(refusal, outgoing.places, part)
+                answers.refuse(place, refusal.count, str(refusal.reason))
         self._refuse_overdue(answers)
         self._patiently(
             partial(self._outbox.answered, outgoing, refused=answers.refused, later=answers.later)
@@ -236,18 +240,6 @@ class Export:
                 )
             left.remove(id)
         return delivery
-
-    def _note(
-        self,
-        answers: _Answers,
-        places: Mapping[str, Place],
-        part: Sequence[ExportedScore],
-        delivery: Delivery,
-    ) -> None:
-        answers.accepted += delivery.accepted
-        answers.later += [places[id] for id in delivery.later]
-        for refusal in delivery.refused:
-            answers.refuse(_place_of(refusal, places, part), refusal.count, str(refusal.reason))
 
     def _refuse_overdue(self, answers: _Answers) -> None:
         """Refuse scores whose runs the receiver has not known for too long."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from arbiter.harness import Baseline, Comparison, GateSettings, Identity, Measurement, RegressionGate, Row
 from arbiter.harness.canonical import is_mapping
+from arbiter.harness.usage import Spent, Usage
 
 TEN = (0.0, 9.0)
 BEFORE = (7, 6, 8, 5, 7, 9, 6, 7, 8, 6)
@@ -63,3 +64,8 @@ def compared(
 def tone(before: Any, after: Any, **settings: Any) -> Comparison:
     """The comparison of one row from 0 to 9."""
     return compared(run(row("tone", after)), baseline(row("tone", before)), **settings)
+
+
+def purse(spent: Usage, name: str, *thread_ids: str) -> Spent:
+    """The amount of a purse in these threads, over all models."""
+    return sum(spent.of(*thread_ids)[name].values(), Spent())

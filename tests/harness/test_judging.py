@@ -34,6 +34,7 @@ from arbiter.personas import (
     Proposition,
     PropositionSet,
 )
+from tests.harness.measurements import purse
 from tests.personas.personas_support import Says, talk
 from tests.personas.test_evaluators import speaking
 from tests.scripted import EndpointError, Scripted, usage
@@ -450,9 +451,9 @@ def test_judge_calls_of_each_case_are_counted(mode: str) -> None:
     )
     judging = Judging()
     measured(judging, rubric(model), cases={"one": "1", "two": "2"}, mode=mode)
-    one = judging.usage.purses("run:one:0")["judge"]
+    one = purse(judging.usage, "judge", "run:one:0")
     assert (one.calls, one.tokens, one.unknown_calls) == (2, 18, 0)
-    two = judging.usage.purses("run:two:0")["judge"]
+    two = purse(judging.usage, "judge", "run:two:0")
     assert two.calls + one.calls == model.calls
     assert judging.judges == {"tone": JudgeIdentity(model="named:judge-1", temperature=0.0)}
 
@@ -479,7 +480,7 @@ def test_scorers_with_judges_go_the_same_way(tmp_path: Path) -> None:
     recordings.close()
     [line] = map(json.loads, (tmp_path / "judgements.jsonl").read_text().splitlines())
     assert (line["row"], line["case"], line["usage"]["input_tokens"]) == ("style", "one", 10)
-    assert judging.usage.purses("run:one:0")["judge"].calls == 1
+    assert purse(judging.usage, "judge", "run:one:0").calls == 1
 
     def plain(case: Any) -> float:
         return 1.0

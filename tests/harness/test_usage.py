@@ -13,6 +13,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from arbiter.harness import Case, Suite
 from arbiter.harness.usage import Spent, Usage
 from arbiter.models import JudgeReply
+from tests.harness.measurements import purse
 from tests.scripted import EndpointError, Scripted, usage
 from tests.support import MODES
 
@@ -49,7 +50,7 @@ def test_all_model_calls_of_a_target_are_counted(mode: str) -> None:
         graph.invoke({"messages": []}, config)
     else:
         asyncio.run(graph.ainvoke({"messages": []}, config))
-    found = spent.purses("case-1")["target"]
+    found = purse(spent, "target", "case-1")
     assert (found.input_tokens, found.output_tokens, found.calls, found.unknown_calls) == (15, 3, 4, 2)
     assert set(spent.of("case-1")["target"]) >= {"m-1", "m-2"}
     assert spent.of("case-2") == {}
@@ -77,13 +78,10 @@ def test_purses_models_and_cases_are_kept_apart() -> None:
     spent.add("judge", "m", usage(1_000_000, 0), thread_id="a")
     spent.add("judge", "m", usage(0, 1_000_000), thread_id="b")
     spent.add("correction", "m", usage(1, 1), calls=2, thread_id="b")
-    assert [round(spent.purses(*each)["judge"].usd or 0, 6) for each in (("a",), ("b",), ())] == [
-        1.0,
-        2.0,
-        3.0,
-    ]
-    assert list(spent.of()) == ["judge", "correction"]
-    assert spent.purses("b")["correction"].calls == 2
+    several = (("a",), ("b",), ("a", "b"))
+    assert [round(purse(spent, "judge", *each).usd or 0, 6) for each in several] == [1.0, 2.0, 3.0]
+    assert list(spent.of("a", "b")) == ["judge", "correction"]
+    assert purse(spent, "correction", "b").calls == 2
 
 
 def test_unknown_is_never_zero() -> None:
