@@ -187,16 +187,18 @@ class Bought:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Written:
     """The files of a run, as read: `head` is run.json, `kept` has its lines by case and repeat."""
 
     folder: Path
     head: Mapping[str, Any]
-    kept: Mapping[tuple[str, int], Kept]
-    judgements: Mapping[tuple[str, str], Mapping[str, Any]]
+    kept: dict[tuple[str, int], Kept] = field(default_factory=dict[tuple[str, int], Kept])
+    judgements: dict[tuple[str, str], Mapping[str, Any]] = field(
+        default_factory=dict[tuple[str, str], Mapping[str, Any]]
+    )
     """By their key and case."""
-    bought: Mapping[tuple[str, int], Bought]
+    bought: dict[tuple[str, int], Bought] = field(default_factory=dict[tuple[str, int], Bought])
     """The amounts of each case and repeat that called models."""
     sessions: int = 0
     end: Mapping[str, Any] | None = None
@@ -209,14 +211,8 @@ class Written:
     @classmethod
     def read(cls, folder: Path) -> Written:
         """Read the files of a run. Raises `PackError` for a broken line, and warns of a torn last one."""
-        head = _head(folder)
+        written = cls(folder=folder, head=_head(folder))
         path = folder / "journal.jsonl"
-        kept: dict[tuple[str, int], Kept] = {}
-        judgements: dict[tuple[str, str], Mapping[str, Any]] = {}
-        bought: dict[tuple[str, int], Bought] = {}
-        sessions = seq = whole = 0
-        end: Mapping[str, Any] | None = None
-        began = last = 0.0
         for number, raw in enumerate(_lines(path), 1):
             if not raw.endswith(b"\n"):
                 warnings.warn(
@@ -226,39 +222,32 @@ class Written:
                 )
                 break
             line = _parsed(raw, path, number)
-            whole += len(raw)
             try:
-                seq, last = max(seq, line["seq"]), line["at"]
-                began = began or last
-                if line["kind"] == "session":
-                    sessions, end = sessions + 1, None
-                    for each in bought.values():
-                        each.give_up()
-                elif line["kind"] == "end":
-                    end = line
-                elif line["kind"] == "judgement":
-                    judgements[line["key"], line["case"]] = line
-                elif line["kind"] == "spent":
-                    bought.setdefault((line["case"], line["repeat"]), Bought()).add(line)
-                else:
-                    _keep(kept.setdefault((line["case"], line["repeat"]), Kept()), line, folder)
+                written._add(line)
             except OTHER_FORM:
                 raise _no_line(path, number) from None
-        for each in bought.values():
+            written.whole += len(raw)
+        written._give_up()
+        return written
+
+    def _add(self, line: Mapping[str, Any]) -> None:
+        self.seq, self.last = max(self.seq, line["seq"]), line["at"]
+        self.began = self.began or self.last
+        if line["kind"] == "session":
+            self.sessions, self.end = self.sessions + 1, None
+            self._give_up()
+        elif line["kind"] == "end":
+            self.end = line
+        elif line["kind"] == "judgement":
+            self.judgements[line["key"], line["case"]] = line
+        elif line["kind"] == "spent":
+            self.bought.setdefault((line["case"], line["repeat"]), Bought()).add(line)
+        else:
+            _keep(self.kept.setdefault((line["case"], line["repeat"]), Kept()), line, self.folder)
+
+    def _give_up(self) -> None:
+        for each in self.bought.values():
             each.give_up()
-        return cls(
-            folder=folder,
-            head=head,
-            kept=kept,
-            judgements=judgements,
-            bought=bought,
-            sessions=sessions,
-            end=end,
-            seq=seq,
-            began=began,
-            last=last,
-            whole=whole,
-        )
 
     def unfinished(self) -> list[Mapping[str, Any]]:
         """The usage of the cases that are not done, by purse and model."""
