@@ -107,20 +107,17 @@ class Tokens:
                 continue
             name, _, rest = said.rpartition(":")
             digest, *roles = rest.split() or [""]
-            problem = _problem_with(name.strip(), digest.lower(), roles)
-            if problem is None and name.strip() in {user.name for user, _ in people}:
-                problem = f"{name.strip()!r} has a line already"
-            if problem is None and (
-                owners := [user.name for user, known in people if known.hex() == digest.lower()]
-            ):
-                problem = (
-                    f"{name.strip()!r} has the token of {owners[0]!r}; give each person one of their own."
-                )
+            name, digest = name.strip(), digest.lower()
+            problem = _problem_with(name, digest, roles)
+            if problem is None and name in {user.name for user, _ in people}:
+                problem = f"{name!r} has a line already"
+            if problem is None and (owners := [user.name for user, known in people if known.hex() == digest]):
+                problem = f"{name!r} has the token of {owners[0]!r}; give each person one of their own."
             if problem is not None:
                 problems.append(f"{path}:{number}: {problem}")
                 continue
             found = frozenset({*roles, "read"}) if roles else frozenset(ROLES)
-            people.append((User(name.strip(), found), bytes.fromhex(digest)))
+            people.append((User(name, found), bytes.fromhex(digest)))
         if not people and not problems:
             problems.append(
                 f"{path}: it has no tokens; expected lines such as 'ann: SHA256' or 'ben: SHA256 read'."
