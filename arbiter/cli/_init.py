@@ -171,18 +171,16 @@ def _asked(name: str, proposal: str, ask: Ask) -> str:
 
 
 def _instructions(name: str, where: str, chosen: Mapping[str, str]) -> str:
-    lines = [HEADER + f"# The instruction of each node of {where}. Policies apply by instruction.\n"]
-    lines.append("version: 1")
-    lines.append(f"name: {_yaml(name)}")
-    lines.append(f"description: {_yaml(f'The nodes of {where}.')}")
     bound = {node: instruction for node, instruction in chosen.items() if instruction}
-    lines.append("instructions:" if bound else "instructions: []")
-    lines += [
-        f"  - {{node: {_yaml(node)}, instruction: {instruction}}}" for node, instruction in bound.items()
+    lines = [
+        HEADER + f"# The instruction of each node of {where}. Policies apply by instruction.\n",
+        "version: 1",
+        f"name: {_yaml(name)}",
+        f"description: {_yaml(f'The nodes of {where}.')}",
+        "instructions:" if bound else "instructions: []",
+        *(f"  - {{node: {_yaml(node)}, instruction: {instruction}}}" for node, instruction in bound.items()),
+        *(f"  # {json.dumps(node)}: no proposal" for node in chosen if node not in bound),
     ]
-    for node in chosen:
-        if node not in bound:
-            lines.append(f"  # {json.dumps(node)}: no proposal")
     return "\n".join(lines) + "\n"
 
 

@@ -100,18 +100,7 @@ def mistakes_in(data: Any, error: ValidationError) -> Iterator[tuple[Place, str]
 
 def case_of(entry: CaseEntry, at: PackMistake) -> Case:
     try:
-        return Case(
-            entry.id,
-            entry.input,
-            expected=entry.expected,
-            expect=entry.expect,
-            tags=entry.tags,
-            cluster=entry.cluster,
-            must_pass=entry.must_pass,
-            repeats=entry.repeats,
-            metadata=entry.metadata,
-            source=f"{at.file}:{at.line}",
-        )
+        return Case(**dict(entry), source=f"{at.file}:{at.line}")
     except ConfigurationError as error:
         said = str(error).removeprefix(f"{at.file}:{at.line}: ")
         given: Mapping[str, Any] = entry.expect.given if entry.expect else {}

@@ -123,10 +123,7 @@ class CaseResult:
 
     def elements(self, name: str) -> tuple[tuple[str, float], ...]:
         """The judged messages or pairs of that score, of an agent."""
-        for score in self.scores:
-            if score.elements and score.name == name:
-                return score.elements
-        return ()
+        return next((score.elements for score in self.scores if score.elements and score.name == name), ())
 
     def value(self, name: str) -> float | None:
         """The mean of the values of that name; None if nothing is scored.

@@ -162,8 +162,7 @@ def _verl(evidence: Evidence, options: ExportOptions) -> Rows:
 
 
 def _pairs(evidence: Evidence, options: ExportOptions) -> Rows:
-    found = _corrected(evidence) if options.corrections else _differing(evidence, options)
-    yield from found
+    return _corrected(evidence) if options.corrections else _differing(evidence, options)
 
 
 def _preferences(evidence: Evidence, options: ExportOptions) -> Rows:

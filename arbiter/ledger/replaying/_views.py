@@ -201,7 +201,7 @@ cast(Any, Mapping).register(RecordedState)
 
 
 class _Maker:
-    """Makes values from captured contents. `erased` says what became of what is not there."""
+    """Makes values from captured contents."""
 
     __slots__ = ("_notes",)
 
