@@ -314,15 +314,6 @@ class Totals:
     least: float | None = None
     most: float | None = None
 
-    def include(self, amount: float) -> None:
-        """Count a number."""
-        self.n += 1
-        self.total += amount
-        if self.least is None or amount < self.least:
-            self.least = amount
-        if self.most is None or amount > self.most:
-            self.most = amount
-
     def add(self, n: int, total: float | None, least: float | None, most: float | None) -> None:
         """Add other totals."""
         self.n += n
@@ -350,7 +341,7 @@ class Counts:
         elif body["kind"] == "execution":
             self._totals[hour, "outcome", str(body.get("outcome", "")), ""].n += 1
         for name, score, passed, _ in scored:
-            self._scores[hour, name, passed].include(score)
+            self._scores[hour, name, passed].add(1, score, score, score)
         evals: Sequence[Any] = body.get("evals") or ()
         if len(scored) < len(evals):
             for name, outcome in [(of[0], of[5]) for of in evals if len(of) >= _WITH_OUTCOME]:
