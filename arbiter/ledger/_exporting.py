@@ -43,6 +43,7 @@ _log = logging.getLogger("arbiter")
 VERSION = 1
 _THREADS = 500
 _ENTRIES = 1_000
+_NAMES = "id, ref, thread_id, subject, graph"
 _TABLES = {"constitution": "constitutions", "graph": "graphs"}
 
 
@@ -106,20 +107,14 @@ class LedgerRecords:
                 query, values = f"{query} AND last_at >= {mark}", [*values, self.since]
             found = list(
                 self._queries.rows(
-                    f"SELECT id, ref, thread_id, subject, graph FROM threads WHERE {query} "
-                    f"ORDER BY id LIMIT {_THREADS}",
+                    f"SELECT {_NAMES} FROM threads WHERE {query} ORDER BY id LIMIT {_THREADS}",
                     values,
                 )
             )
-            for id, ref, thread_id, subject, graph in found:
-                rows = [
-                    Row(body, contents, thread_id or ref, seq)
-                    for *_, body, contents, seq in self._entries(f"e.thread = {mark}", [id], "e.seq")
-                ]
-                if rows:
-                    yield RecordedThread(
-                        ref=ref, thread_id=thread_id, subject=subject, graph=graph, rows=rows
-                    )
+            for row in found:
+                entries = self._entries(f"e.thread = {mark}", [row[0]], "e.seq")
+                if (thread := _thread(row, (entry[2:] for entry in entries))).rows:
+                    yield thread
             if len(found) < _THREADS:
                 return
             last = found[-1][0]
@@ -148,19 +143,9 @@ class LedgerRecords:
             if self._thread in (None, thread):
                 by_thread.setdefault(thread, []).append((*texts, seq))
         threads = self._queries.rows(
-            f"SELECT id, ref, thread_id, subject, graph FROM threads WHERE id IN ({marks(mark, by_thread)})",
-            list(by_thread),
+            f"SELECT {_NAMES} FROM threads WHERE id IN ({marks(mark, by_thread)})", list(by_thread)
         )
-        return rows[-1][0], [
-            RecordedThread(
-                ref=ref,
-                thread_id=thread_id,
-                subject=subject,
-                graph=graph,
-                rows=[Row(body, contents, thread_id or ref, seq) for body, contents, seq in by_thread[id]],
-            )
-            for id, ref, thread_id, subject, graph in threads
-        ]
+        return rows[-1][0], [_thread(row, by_thread[row[0]]) for row in threads]
 
     def texts(self, digests: Collection[str]) -> Sequence[Text]:
         if not digests:
@@ -173,6 +158,12 @@ class LedgerRecords:
                 f"SELECT digest, body FROM {table} WHERE {wanted} ORDER BY id", [*digests]
             )
         ]
+
+
+def _thread(row: Sequence[Any], entries: Iterable[Sequence[Any]]) -> RecordedThread:
+    _, ref, thread_id, subject, graph = row
+    rows = [Row(body, contents, thread_id or ref, seq) for body, contents, seq in entries]
+    return RecordedThread(ref=ref, thread_id=thread_id, subject=subject, graph=graph, rows=rows)
 
 
 # JSON lines
