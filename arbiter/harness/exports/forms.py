@@ -170,6 +170,11 @@ def _preferences(evidence: Evidence, options: ExportOptions) -> Rows:
         yield case, {name: value for name, value in row.items() if name != "margin"}
 
 
+def _pair(given: Any, better: Any, worse: Any, margin: float | None) -> dict[str, Any]:
+    chosen, rejected = completion_of(better), completion_of(worse)
+    return {"prompt": prompt_of(given), "chosen": chosen, "rejected": rejected, "margin": margin}
+
+
 def _differing(evidence: Evidence, options: ExportOptions) -> Rows:
     """Pairs of repeats of one case, compared on the rows that both have."""
     by_case: dict[str, list[tuple[Run, Mapping[str, float]]]] = {}
@@ -187,13 +192,8 @@ def _differing(evidence: Evidence, options: ExportOptions) -> Rows:
                 continue
             better, worse = (one, other) if difference > 0 else (other, one)
             count += 1
-            row = {
-                "prompt": prompt_of(case.input),
-                "chosen": completion_of(better.result.output),
-                "rejected": completion_of(worse.result.output),
-                "margin": round(abs(difference), 6),
-            }
-            yield case, row
+            margin = round(abs(difference), 6)
+            yield case, _pair(case.input, better.result.output, worse.result.output, margin)
     if not count:
         twice = sum(len(runs) > 1 for runs in by_case.values())
         raise ConfigurationError(
@@ -212,13 +212,7 @@ def _corrected(evidence: Evidence) -> Rows:
             if "original" not in data or "output" not in data:
                 continue
             count += 1
-            row = {
-                "prompt": prompt_of(data.get("input")),
-                "chosen": completion_of(data["output"]),
-                "rejected": completion_of(data["original"]),
-                "margin": None,
-            }
-            yield run.case, row
+            yield run.case, _pair(data.get("input"), data["output"], data["original"], None)
     if not count:
         raise ConfigurationError(
             f"the run {evidence.run_id} has no draft that a correction gate sent back before it accepted another."
