@@ -329,10 +329,10 @@ class GraphTarget(Target):
         return tuple(self._core.registry.evaluators)
 
     def for_worker(self) -> Callable[[Case, str], Any]:
-        run: Callable[[Any, Case, str], Any] = self._arun if self.is_async else self._run
         if self._fresh:
-            return lambda case, thread_id: run(self._graph(), case, thread_id)
+            return self._arun_fresh if self.is_async else self._run_fresh
         graph = self._graph()
+        run: Callable[[Any, Case, str], Any] = self._arun if self.is_async else self._run
         return lambda case, thread_id: run(graph, case, thread_id)
 
     def _graph(self) -> Any:
@@ -350,6 +350,12 @@ class GraphTarget(Target):
                 "or govern all by one."
             )
         return graph
+
+    def _run_fresh(self, case: Case, thread_id: str) -> Answered:
+        return self._run(self._graph(), case, thread_id)
+
+    async def _arun_fresh(self, case: Case, thread_id: str) -> Answered:
+        return await self._arun(self._graph(), case, thread_id)
 
     def _run(self, graph: Any, case: Case, thread_id: str) -> Answered:
         try:

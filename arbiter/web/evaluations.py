@@ -88,12 +88,23 @@ def _values(ledger: Ledger, asked: Mapping[str, str]) -> dict[str, Any]:
 
 def rows_of(scores: Iterable[tuple[int, float, bool | None]], hours: int) -> list[Row]:
     """Scores by so many hours, as `Ledger.scores` gives them."""
-    parts: dict[int, list[Row]] = {}
+    parts: dict[int, list[tuple[float, bool | None]]] = {}
     for at, score, passed in scores:
-        hour = at // HOUR // hours * hours
-        row = {"at": datetime.fromtimestamp(hour * 3600, UTC), "count": 1, "mean": score, "passed": passed}
-        parts.setdefault(hour, []).append({**row, "least": score, "most": score})
-    return [_merged(part) for _, part in sorted(parts.items())]
+        parts.setdefault(at // HOUR // hours * hours, []).append((score, passed))
+    return [_row(datetime.fromtimestamp(hour * 3600, UTC), part) for hour, part in sorted(parts.items())]
+
+
+def _row(at: datetime, scores: Sequence[tuple[float, bool | None]]) -> Row:
+    judged = [passed for _, passed in scores if passed is not None]
+    values = [score for score, _ in scores]
+    return {
+        "at": at,
+        "count": len(values),
+        "mean": sum(values) / len(values),
+        "least": min(values),
+        "most": max(values),
+        "passed": sum(judged) / len(judged) if judged else None,
+    }
 
 
 def bounded(rows: Sequence[Row]) -> tuple[list[Row], int]:
