@@ -52,7 +52,8 @@ def _observed(run: NodeRun) -> Steps:
     answer = yield from _govern(run)
     if plan.shadow is not None:
         yield from shadow_output(run, plan.shadow)
-        routed = yield from shadow_route(run, plan.shadow, answer)
+        handed = _handed_up(run, answer) if type(answer) is Raised else None
+        routed = yield from shadow_route(run, plan.shadow, answer if handed is None else handed)
         yield from observe(run, plan.shadow.observers, run.shadow_view, SHADOW)
         yield from observe(run, plan.observers, run.view)
         compare_checks(run, plan.shadow)
@@ -118,7 +119,10 @@ def _govern(run: NodeRun) -> Steps:
             run.item.give_results(plan.unjudged)
         yield from route(run, output, plan.routers)
         run.item.give_results(None)
-    if run.redirect is None and (run.capped is not None or run.escalation is not None):
+    if run.redirect is not None:
+        # A command that a subgraph raised is returned, so that LangGraph does not take its goto.
+        answer = output
+    elif run.capped is not None or run.escalation is not None:
         answer = yield from _replaced(run, output, answer)
     if reads is not None:  # the output is now what is committed
         run.settings.background.enqueue(reads.evaluations)

@@ -114,7 +114,8 @@ def shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
     view = run.shadow_view
     failed = run.record.status != "completed"
     registrations = shadow.error_routers if failed else shadow.routers
-    if not registrations or (failed and not _asks_about_error(run, output)):
+    asked = _asks_about_error(run, output) if failed else type(output) is not Raised
+    if not registrations or not asked:
         return None
     evaluations = None if failed else run.shadow_evaluations(shadow.queues)
     if evaluations is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Annotated, Any, TypedDict
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypedDict
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -119,6 +120,54 @@ def test_command_to_the_parent_is_replaced_too(mode: str) -> None:
     assert run(app, {"log": []}, mode=mode)["log"] == ["a", "p"]
     arbiter_os.add_policy_router(Route("r", once("reflect"), target_nodes=["a"]))
     assert run(app, {"log": []}, mode=mode)["log"] == ["a", "reflect"]
+
+
+def handing_over(update: dict[str, Any]) -> Any:
+    """The node `sub` is a graph that sends its parent to `p`."""
+
+    def inner(_: State) -> Any:
+        return Command(graph=Command.PARENT, update=update, goto="p")
+
+    outer = StateGraph(State)
+    for node in ("p", "reflect"):
+        outer.add_node(node, Spy(node))
+    return outer.add_node("sub", chain(inner)).add_edge(START, "sub")
+
+
+@MODES
+@pytest.mark.parametrize(("target", "log"), [("reflect", ["a", "reflect"]), (END, ["a"])])
+def test_a_command_from_a_subgraph_is_replaced_too(target: str, log: list[str], mode: str) -> None:
+    """The node whose graph commands its parent keeps the update, and the goto of the command is not taken."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_router(Route("r", once(target), target_nodes=["sub"]))
+    app = arbiter_os.govern(handing_over({"log": ["a"]}).compile(checkpointer=InMemorySaver()))
+    assert run(app, {"log": []}, thread("1"), mode=mode)["log"] == log
+    (sub,) = [item for item in arbiter_os.history.items() if item.node == "sub"]
+    assert (sub.redirected_to, arbiter_os.history.count(node="p")) == (target, 0)
+    assert not app.get_state(thread("1")).next
+
+
+class Watching(PolicyRouter):
+    """A router that YAML can name; it keeps what it gets."""
+
+    got: ClassVar[list[Any]] = []
+
+    def route_after(self, history: History, current_output: Any) -> None:
+        self.got.append(current_output)
+
+
+@MODES
+def test_a_router_of_a_shadow_gets_the_command_from_a_subgraph(mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "watched.yaml"
+    rule = f"{{name: watching, use: {__name__}.Watching, target_nodes: [sub]}}"
+    path.write_text(f"version: 1\nname: watched\ndescription: d\nrouters:\n  - {rule}\n")
+    arbiter_os = ArbiterOS()
+    arbiter_os.load_shadow(path, allow=["tests."])
+    Watching.got.clear()
+    app = arbiter_os.govern(handing_over({"log": ["a"]}))
+    assert run(app, {"log": []}, mode=mode)["log"] == ["a", "p"]
+    (command,) = Watching.got
+    assert (command.update, command.goto) == ({"log": ["a"]}, "p")
 
 
 @MODES
