@@ -666,7 +666,7 @@ class ArbiterOS:
         label = label_of(target)
         found = find_instruction(instruction) if instruction is not None else None
         name = _name_of(target)
-        shapes: Schemas | None = schemas_of(schemas, name)
+        shapes: Schemas | None = schemas_of(schemas, f"node {name!r}")
         if label is not None:
             found, shapes = found or label.instruction, shapes or label.schemas
         if found is not None:

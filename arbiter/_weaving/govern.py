@@ -15,7 +15,6 @@ from langgraph.constants import END
 from langgraph.pregel import Pregel
 from langgraph.pregel._read import PregelNode
 from pydantic import BaseModel, TypeAdapter
-from pydantic.errors import PydanticUserError
 
 from arbiter._contracts import Contract, title_of
 from arbiter._lifecycle.core import Core
@@ -32,6 +31,7 @@ from arbiter.errors import (
     UnknownNodeError,
     callers,
     closest,
+    describe,
     nearest,
 )
 from arbiter.evaluation import NodeEvaluator
@@ -108,7 +108,7 @@ def schemas_of(declared: Any, node: str) -> Schemas | None:
         pair = (given[0], given[1])
     else:
         raise ConfigurationError(
-            f"schemas of node {node!r}: expected {{'input': Model, 'output': Model}} or (Model, Model), "
+            f"schemas of {node}: expected {{'input': Model, 'output': Model}} or (Model, Model), "
             f"got {declared!r}."
         )
     if pair == (None, None):
@@ -121,12 +121,16 @@ def _adapter(schema: Any, node: str) -> TypeAdapter[Any] | None:
     if schema is None:
         return None
     try:
-        return TypeAdapter(schema)
-    except PydanticUserError as exc:
-        why = exc.message.splitlines()[0]
+        adapter = TypeAdapter(schema)
+        if isinstance(schema, str):
+            adapter.rebuild()  # the text may name what is not known here, and then it never is
+        return adapter
+    except Exception as exc:
+        # Not only pydantic's own errors: it reads a dict as one of its core schemas, with a KeyError for JSON Schemas.
+        why = describe(exc).splitlines()[0].removesuffix(".")
         raise ConfigurationError(
-            f"schemas of node {node!r}: {schema!r} cannot be validated by pydantic: {why} "
-            "Give a model class, a dataclass, a typing_extensions.TypedDict or another type."
+            f"schemas of {node}: {schema!r} cannot be validated by pydantic: {why}. Give a model class, a "
+            "dataclass, a typing_extensions.TypedDict or another type. For a JSON Schema, add a SchemaChecker."
         ) from None
 
 
@@ -232,7 +236,7 @@ def rules_for(
         named.given[key] = _named(value, f"instructions[{key!r}]")
     shaped = Mapped(schemas, "schemas", graph)
     for key, value in shaped.given.items():
-        shaped.given[key] = schemas_of(value, key)
+        shaped.given[key] = schemas_of(value, f"node {key!r}")
 
     fitting = {path: _packs_of(level, packs) for path, level in levels(graph, every=True)}
 

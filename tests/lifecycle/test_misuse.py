@@ -100,6 +100,15 @@ def test_schemas_of_another_shape(shape: Any) -> None:
         ArbiterOS().govern(chain(Spy("a")), schemas={"a": shape})
 
 
+@pytest.mark.parametrize("schema", [{"type": "object"}, {"properties": 1}, "Page", "no type", 42])
+def test_a_schema_that_pydantic_cannot_use(schema: Any) -> None:
+    """A JSON Schema, and a text that names no type, are refused before a node runs."""
+    with refused(ConfigurationError, "node 'a'", repr(schema), "SchemaChecker"):
+        ArbiterOS().govern(chain(Spy("a")), schemas={"a": {"output": schema}})
+    with refused(ConfigurationError, "the labelled function", repr(schema)):
+        ArbiterOS().instruction(GENERATE, input_schema=schema)
+
+
 def test_a_contract_of_another_kind_is_sent_to_its_own_method() -> None:
     arbiter_os: Any = ArbiterOS()
     router, evaluator = EvaluationRouter("r", "e", "x"), ThresholdEvaluator("e", "k", 0.5)
