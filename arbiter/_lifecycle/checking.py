@@ -15,7 +15,7 @@ from arbiter._lifecycle.outcomes import consequence_of, denied, denied_by, input
 from arbiter._lifecycle.requests import Call, CallAll, Raised, ReadCheckpoint, Spent, Steps, Unusual
 from arbiter._lifecycle.runs import NOTHING, NodeRun, call_isolated
 from arbiter._lifecycle.stops import Stopping
-from arbiter._values.states import as_state, digest, freeze
+from arbiter._values.states import as_state, digest, freeze, written_by
 from arbiter.errors import PolicyViolationError, SyncDriverError, describe
 from arbiter.history._facts import RunFact
 from arbiter.history._record import PolicyDecision
@@ -137,7 +137,7 @@ def check_output(run: NodeRun, output: Any) -> Steps:
     record, registrations = run.record, run.plan.output_checkers
     verdicts: dict[str, Verdict] = {}
     causes: dict[str, BaseException] = {}
-    unusual: Any = yield CallAll(registrations, (freeze(as_state(run.written(output))), run.view))
+    unusual: Any = yield CallAll(registrations, (freeze(written_by(run.written(output))), run.view))
     if (stopped := _read_verdicts(run, unusual, verdicts, causes)) is not None:
         return stopped
     for name, verdict in verdicts.items():

@@ -26,6 +26,7 @@ from arbiter._values.states import (
     thaw,
     with_fields,
     with_parts,
+    written_by,
 )
 from arbiter.errors import ConfigurationError, CorrectionError, describe
 from arbiter.history._record import Record
@@ -47,7 +48,7 @@ def audit_draft(run: NodeRun, registration: Registration[Any]) -> Steps:
     draft = draft_in(output)
     if type(draft) is Raised:
         return output
-    run.states.output = run.shown(draft)
+    run.states.output = run.shown(written_by(draft))
     answer = yield Call(registration, (run.view, freeze(as_state(draft)), 1))
     _audited(run, registration, answer)
     return output
@@ -134,7 +135,7 @@ def correct(run: NodeRun, registration: Registration[Any]) -> Steps:
         if run.transient:
             draft = without_transient(run, draft)
             output = with_draft(output, draft)
-        run.states.output = run.shown(draft)
+        run.states.output = run.shown(written_by(draft))
         written = joined([*run.pushed, as_state(draft)])
         answer = yield Call(registration, (run.view, freeze(written), attempt))
         if not isinstance(answer, Correction):

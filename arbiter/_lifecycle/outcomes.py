@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from arbiter._lifecycle.requests import Raised
 from arbiter._lifecycle.runs import NodeRun
 from arbiter._values.shapes import problem_of
-from arbiter._values.states import as_state, with_own
+from arbiter._values.states import with_own, written_by
 from arbiter.errors import OutputSchemaError, PolicyViolationError, describe
 from arbiter.history._record import PolicyDecision
 from arbiter.policy import PolicyChecker
@@ -28,7 +28,7 @@ def end(run: NodeRun, output: Any) -> Any:
 def note_output(run: NodeRun, output: Any) -> None:
     record = run.record
     record.duration = run.lasted
-    run.states.output = run.shown(run.written(output))
+    run.states.output = run.shown(written_by(run.written(output)))
     record.status = "completed"
     if record.drafts:
         record.drafts = ()
@@ -56,8 +56,8 @@ def output_refused(run: NodeRun, output: Any) -> OutputSchemaError | None:
 
 def _refused(schema: TypeAdapter[Any], name: str, value: Any) -> str | None:
     """The mistakes that the schema finds, in one line, or None."""
-    if isinstance(value, Command | list):
-        value = as_state(value)  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, Command | list | dict):
+        value = written_by(value)  # pyright: ignore[reportUnknownArgumentType]
     try:
         schema.validate_python(value, from_attributes=True)
     except ValidationError as exc:

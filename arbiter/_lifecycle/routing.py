@@ -16,7 +16,7 @@ from arbiter._lifecycle.outcomes import log
 from arbiter._lifecycle.registry import Registration
 from arbiter._lifecycle.requests import Call, OutputOf, Raised, Resolve, Steps
 from arbiter._lifecycle.runs import NOTHING, NodeRun
-from arbiter._values.states import are_commands, freeze
+from arbiter._values.states import are_commands, freeze, written_by
 from arbiter.errors import SyncDriverError, describe, nearest
 from arbiter.history._facts import RunFact
 from arbiter.policy import PolicyRouter
@@ -151,7 +151,7 @@ def best_attempt(run: NodeRun, output: Any, router: PolicyRouter) -> Steps:
         record.failed(f"router {router.name}", f"the best attempt could not be found again; {instead}")
         return output
     taken = with_update(None if raised else output, kept[0])
-    run.states.output = run.shown(taken)
+    run.states.output = run.shown(written_by(taken))
     record.note(f"router {router.name}", f"took the best attempt, {best}, {name}={score:.2f}")
     run.replaced = True
     return taken

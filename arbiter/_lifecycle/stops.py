@@ -16,7 +16,7 @@ from langchain_core.messages import ToolMessage
 from arbiter._lifecycle.outcomes import denied_by
 from arbiter._lifecycle.requests import Raised
 from arbiter._lifecycle.runs import NodeRun, Stop, current_run
-from arbiter._values.states import as_state
+from arbiter._values.states import written_by
 from arbiter.errors import PolicyViolationError
 from arbiter.policy import PolicyChecker
 from arbiter.verdicts import FAILED, Verdict
@@ -105,7 +105,7 @@ def held_back(run: NodeRun, output: Any) -> Raised | None:
             continue
         if caught == "answered" and stop.call is not None:
             if answered is None:
-                answered = set(_answered(as_state(run.written(output))))
+                answered = set(_answered(written_by(run.written(output))))
             if stop.call in answered:
                 continue
         reason = f"its output was not committed, since a call in its body was stopped: {stop.reason}"

@@ -59,6 +59,15 @@ def as_state(value: object) -> dict[str, Any]:
     return {ROOT: value}
 
 
+def written_by(output: object) -> dict[str, Any]:
+    """A node's output as its fields, as `as_state`, with the value that each `Overwrite` writes in its place.
+
+    LangGraph's other form of it, a dict, stays as it is: without a reducer it is written as that dict.
+    """
+    fields = as_state(output).items()
+    return {key: part.value if isinstance(part, Overwrite) else part for key, part in fields}
+
+
 def are_commands(output: object) -> bool:
     """True if a node returns several commands; there may be updates among them."""
     parts: Any = output
