@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from langchain_core.messages import BaseMessage
 
-from arbiter._values.states import is_number, thaw
+from arbiter._values.states import Digest, is_number, thaw
 from arbiter.errors import EvaluationError, ParameterError, Unscored
 from arbiter.history._items import History, HistoryItem
 
@@ -42,9 +42,11 @@ def text_at(history: History, key: str, evaluator: str) -> str:
 
 
 def text_in(value: Any) -> str | None:
-    """A text, or the text of a message or of a list of messages, one per line; None for any other value."""
+    """A text, or the text of a message or of a list of messages, one per line; None for any other value, also for
+    the digest that the history keeps of a text.
+    """
     if isinstance(value, str):
-        return value
+        return None if isinstance(value, Digest) else value
     if isinstance(value, BaseMessage):
         return str(value.text)
     parts: Any = value

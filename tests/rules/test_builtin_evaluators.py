@@ -323,6 +323,18 @@ def test_consistency_passes_over_what_has_no_text() -> None:
     assert result(third).metadata["similarities"] == [1.0]
 
 
+def test_consistency_compares_no_text_with_a_digest() -> None:
+    """A history of digests has no earlier texts: that is an error, and not a score of 0.0."""
+    arbiter_os = ArbiterOS(snapshot="digest")
+    arbiter_os.add_evaluator(ConsistencyEvaluator("e", "text"))
+    app = arbiter_os.govern(
+        chain(Spy("a", text="one"), Spy("b", text="one"), state=Draft), {"a": GENERATE, "b": GENERATE}
+    )
+    app.invoke({"log": []})
+    for item in arbiter_os.history.items():
+        assert "nothing to compare with" in problem(item)
+
+
 def test_consistency_compares_with_the_same_instruction_only() -> None:
     """Also that of another node; and never with what runs beside it."""
     arbiter_os = ArbiterOS()
