@@ -53,7 +53,7 @@ class ErrorRouter(PolicyRouter):
                 "names of exception classes, as `ConnectionError` or `httpx.ConnectTimeout` (the module that defines "
                 "it); those that derive from one count too, and all by default",
                 min_length=1,
-                expected="one or more names of exception classes",
+                expected="a non-empty list of names of exception classes",
             ),
         ] = None,
         target_instructions: _Instructions = None,
