@@ -13,7 +13,7 @@ from typing import Any, TypedDict, TypeGuard, cast, get_args
 from uuid import uuid4
 
 from arbiter._lifecycle.observing import counted
-from arbiter._values.states import is_number, snapshot
+from arbiter._values.states import is_number, snapshot, written_by
 from arbiter.errors import ConfigurationError, describe, nearest
 from arbiter.history._causal import CausalHistory, CopiedRun
 from arbiter.history._facts import RUN, fold
@@ -91,7 +91,7 @@ def history_of(
     record.input = snapshot({} if state is None else state, "shallow")
     record.evaluations = _results(evaluation_results or {}, "history_of")
     if output is not None:
-        record.output, record.status = snapshot(output, "shallow"), "completed"
+        record.output, record.status = written_by(output), "completed"
     if error is not None:
         record.error, record.status = describe(error), "failed"
         record.error_types = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__[:-1])
@@ -200,7 +200,7 @@ def _record_of(past: PastRun, step: int, clock: Callable[[], float]) -> Record:
             _check("a past run", key, value)
     record = _record(past.get("node", "node"), past.get("instruction"), step, clock)
     record.input = snapshot(past.get("state", {}), "shallow")
-    record.output = snapshot(past.get("output", {}), "shallow")
+    record.output = written_by(past.get("output", {}))
     record.evaluations = _results(past.get("evaluation_results", {}), "a past run")
     record.status = past.get("status", "completed")
     record.redirected_to = past.get("redirected_to")
@@ -217,6 +217,8 @@ def _count(
             continue  # its amounts are given
         if record.status != "denied" and checker.applies_to(record.node, record.instruction):
             _begin(record, view, checker)
+        if type(checker).observe is PolicyChecker.observe:
+            continue  # it counts nothing
         if checker.observes(record.node, record.instruction) and (found := checker.observe(view)):
             record.tallies = {**record.tallies, checker.name: counted(found)}
 

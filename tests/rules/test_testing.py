@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
+from langgraph.types import Overwrite
 
 from arbiter import (
     ConfigurationError,
@@ -40,12 +41,8 @@ PAID: PastRun = {"node": "pay", "instruction": TOOL_CALL}
 
 
 def allows(checker: Any, past: Any = (), **own: Any) -> bool:
-    history = history_of(past=past, counted_by=[checker] if _observes(checker) else (), **own)
+    history = history_of(past=past, counted_by=[checker], **own)
     return bool(as_verdict(checker.check_before(history)))
-
-
-def _observes(checker: PolicyChecker) -> bool:
-    return type(checker).observe is not PolicyChecker.observe
 
 
 def test_the_own_item_has_what_was_given_and_the_past_stands_before_it() -> None:
@@ -247,3 +244,13 @@ def test_a_past_run_without_a_state_is_counted_by_a_checker_that_reads_one() -> 
     rule = Thrice("thrice")
     view = history_of(past=[{"node": "pay"}, {"node": "pay"}], state={"amount": 5}, counted_by=[rule])
     assert (rule.seen(view), rule.check_before(view)) == (2, True)
+
+
+def test_a_checker_that_counts_nothing_may_be_in_counted_by() -> None:
+    checker = Check("open", lambda history: True)
+    assert history_of(past=[PAID], counted_by=[checker]).count(TOOL_CALL) == 1
+
+
+def test_an_output_that_overwrites_is_the_value_that_it_writes() -> None:
+    history = history_of(output={"score": Overwrite(0.9)}, past=[{"output": {"score": Overwrite(0.2)}}])
+    assert [item.output_state for item in history.items()] == [{"score": 0.2}, {"score": 0.9}]
