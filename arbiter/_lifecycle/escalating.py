@@ -13,7 +13,7 @@ from arbiter._lifecycle.checking import check_output
 from arbiter._lifecycle.outcomes import denied, note_output, output_refused
 from arbiter._lifecycle.requests import Raised, Saved, Steps
 from arbiter._lifecycle.runs import NodeRun
-from arbiter._values.states import as_state, digest, thaw, with_fields
+from arbiter._values.states import as_state, digest, overwriting_with, thaw, with_fields
 from arbiter.errors import ApprovalUsedError, describe
 from arbiter.policy import PolicyRouter
 from arbiter.verdicts import Verdict, terms_of
@@ -74,8 +74,10 @@ def escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict) 
         return denied(run, router.name, router.on_reject, reason, None)
     if decision.kind == "edit":
         try:
-            ensure_fields(run, as_state({} if update is None else update), decision.detail)
-            changed = with_fields({} if update is None else update, decision.detail)
+            fields = as_state({} if update is None else update)
+            ensure_fields(run, fields, decision.detail)
+            edits = {key: overwriting_with(fields.get(key), edit) for key, edit in decision.detail.items()}
+            changed = with_fields({} if update is None else update, edits)
             returned = changed if command is None else dataclasses.replace(command, update=changed)
             note_output(run, returned)
         except Exception as exc:

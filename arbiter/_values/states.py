@@ -122,7 +122,7 @@ def overwriting(value: Any) -> tuple[bool, Any]:
 
 def overwriting_with(value: Any, better: Any) -> Any:
     """`better`, as an `Overwrite` if `value` is one."""
-    return Overwrite(better) if overwriting(value)[0] else better
+    return Overwrite(better) if overwriting(value)[0] and not overwriting(better)[0] else better
 
 
 def _update_of(command: Any) -> dict[str, Any]:

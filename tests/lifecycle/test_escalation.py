@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, Send, interrupt
+from langgraph.types import Command, Overwrite, Send, interrupt
 from pydantic import BaseModel
 
 from arbiter import (
@@ -126,6 +126,20 @@ def test_edited_output_is_committed_in_its_place(mode: str) -> None:
     assert item is not None
     assert (item.output_state["score"], item.notes["router editor"]) == (0.9, "edited")
     assert len(write.calls) == 1
+
+
+@MODES
+@pytest.mark.parametrize("edit", [["edited"], Overwrite(["edited"])])
+def test_an_edit_of_what_overwrites_a_field_overwrites_it_too(edit: Any, mode: str) -> None:
+    """The human edits the whole list, so the reducer does not add the earlier one again."""
+
+    def write(_: State) -> Any:
+        return {"log": Overwrite(["draft"]), "score": 0.2}
+
+    _, app = newsroom(write)
+    run(app, {"log": ["old"]}, thread("1"), mode=mode)
+    answer = {"type": "edit", "output": {"log": edit}}
+    assert run(app, Command(resume=answer), thread("1"), mode=mode)["log"] == ["edited", "send"]
 
 
 @MODES
