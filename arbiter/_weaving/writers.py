@@ -12,7 +12,7 @@ from uuid import uuid4
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph._internal._constants import CONF, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID, TASKS
 from langgraph.constants import END
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, ParentCommand
 from langgraph.graph.state import _control_branch  # pyright: ignore[reportPrivateUsage]
 from langgraph.pregel._write import PASSTHROUGH, ChannelWrite, ChannelWriteEntry, ChannelWriteTupleEntry
 from langgraph.types import Command
@@ -134,6 +134,9 @@ def not_written(conf: dict[str, Any], error: BaseException) -> None:
     if all(name == FACTS for name, _ in writes):  # for LangGraph such a node has an update
         writes.clear()
         channel.done.pop(task, None)
+    if isinstance(error, ParentCommand):  # the node is done, and its command is for a graph around this one
+        _tell_end(conf, chose=True)
+        return
     execution = channel.execution
     if execution is None or execution.run is None or isinstance(error, GraphBubbleUp):
         return

@@ -30,7 +30,7 @@ from arbiter import (
 from arbiter._weaving.channel import FACTS
 from arbiter.history._packing import restore
 from arbiter.listening import ExecutionInfo
-from tests.support import MODES, Check, Judge, Route, Spy, State, add, allow, bad, chain, run, thread
+from tests.support import MODES, Check, Judge, Route, Spy, State, add, allow, bad, chain, good, run, thread
 
 
 class Diary(HistoryListener):
@@ -302,6 +302,28 @@ def test_a_node_that_was_cancelled_as_it_ended_and_runs_again_is_one_item(where:
     asyncio.run(main())
     items = arbiter_os.history_of(thread_id="1").items()
     assert [(item.node, item.status, item.attempt) for item in items] == [("a", "completed", 2)]
+
+
+@MODES
+@pytest.mark.parametrize("several", [False, True])
+def test_a_node_that_commands_the_graph_around_its_own_has_ended(several: bool, mode: str) -> None:
+    """As an agent does that hands over to another one."""
+
+    def leave(state: State) -> Any:
+        command = Command(graph=Command.PARENT, update={"log": ["leave"]}, goto="other")
+        return [command] if several else command
+
+    outer = StateGraph(State).add_node("inner", chain(leave)).add_node("other", Spy("other"))
+    arbiter_os, diary = listened(Judge("good", good))
+    run(arbiter_os.govern(outer.add_edge(START, "inner")), {"log": []}, mode=mode)
+    assert arbiter_os.drain(60)
+    assert [told for told in diary.told if told.endswith("completed")] == [
+        "leave completed",
+        "inner completed",
+        "other completed",
+        "execution completed",
+    ]
+    assert diary.told.count("leave judged") == 1
 
 
 def test_an_edge_that_is_interrupted_ends_its_node() -> None:
