@@ -138,11 +138,14 @@ def not_written(conf: dict[str, Any], error: BaseException) -> None:
         _tell_end(conf, chose=True)
         return
     execution = channel.execution
-    if execution is None or execution.run is None or isinstance(error, GraphBubbleUp):
+    if execution is None or execution.run is None:
         return
     if (record := execution.run.log.by_id.get(task)) is not None:
-        record.status = "failed" if isinstance(error, Exception) else "cancelled"
-        record.error = describe(error)
+        if isinstance(error, GraphBubbleUp):
+            record.status = "interrupted"
+        else:
+            record.status = "failed" if isinstance(error, Exception) else "cancelled"
+            record.error = describe(error)
     _tell_end(conf)
 
 

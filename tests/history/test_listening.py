@@ -339,6 +339,27 @@ def test_an_edge_that_is_interrupted_ends_its_node() -> None:
     assert diary.told == ["execution began", "a began", "a cancelled", "execution cancelled"]
 
 
+@MODES
+def test_an_edge_that_asks_pauses_its_node(mode: str) -> None:
+    """The node runs again when the run is resumed, as the same item."""
+    arbiter_os, diary = listened()
+
+    def edge(state: Any) -> str:
+        return interrupt("Where to?")
+
+    builder: Any = StateGraph(State).add_node("a", Spy("a")).add_node("b", Spy("b")).add_edge(START, "a")
+    builder.add_conditional_edges("a", edge, ["b"])
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    run(app, {"log": []}, thread("1"), mode=mode)
+    assert diary.told[-2:] == ["a interrupted", "execution paused"]
+    assert run(app, Command(resume="b"), thread("1"), mode=mode)["log"] == ["a", "b"]
+    items = arbiter_os.history_of(thread_id="1").items()
+    assert [(item.node, item.status, item.attempt) for item in items] == [
+        ("a", "completed", 2),
+        ("b", "completed", 1),
+    ]
+
+
 class Unclosable:
     """An iterator of a class of the user's, which nothing closes."""
 
