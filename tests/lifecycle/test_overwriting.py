@@ -86,7 +86,10 @@ def test_messages_are_judged_too(mode: str) -> None:
     def talk(state: Chat) -> Any:
         return {"messages": Overwrite([AIMessage("Hello!")])}
 
+    def polite(output: Any) -> bool:
+        return output["messages"][-1].text == "Hello!"
+
     arbiter_os = ArbiterOS()
-    arbiter_os.evaluator(name="polite")(lambda output: output["messages"][-1].text == "Hello!")
+    arbiter_os.evaluator(polite)
     run(arbiter_os.govern(chain(talk, state=Chat)), {"messages": [("user", "Hi")]}, mode=mode)
     assert arbiter_os.history.item.evaluation_results["polite"].passed
