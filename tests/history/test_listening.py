@@ -344,7 +344,7 @@ def test_an_edge_that_asks_pauses_its_node(mode: str) -> None:
     """The node runs again when the run is resumed, as the same item."""
     arbiter_os, diary = listened()
 
-    def edge(state: Any) -> str:
+    def edge(state: Any) -> Any:
         return interrupt("Where to?")
 
     builder: Any = StateGraph(State).add_node("a", Spy("a")).add_node("b", Spy("b")).add_edge(START, "a")

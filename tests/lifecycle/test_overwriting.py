@@ -87,7 +87,7 @@ def test_messages_are_judged_too(mode: str) -> None:
         return {"messages": Overwrite([AIMessage("Hello!")])}
 
     def polite(output: Any) -> bool:
-        return output["messages"][-1].text == "Hello!"
+        return bool(output["messages"][-1].text == "Hello!")
 
     arbiter_os = ArbiterOS()
     arbiter_os.evaluator(polite)
