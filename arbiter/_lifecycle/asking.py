@@ -302,6 +302,14 @@ def read_answer(answer: Any, subject: str, approvers: frozenset[str] | None = No
     return Decision("reject", f"{decision.by!r} may not approve; expected one of {names}")
 
 
+_LONGEST_NAME = 1_000
+
+
+def _short(name: str) -> str:
+    """The name, or its beginning: a ledger keeps the name of a human for good, and reads it for each proof."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+
+
 def _read_answer(answer: Any, subject: str) -> Decision:
     given: Any = answer
     if isinstance(answer, Mapping) and isinstance(given.get("decisions"), list):
@@ -313,7 +321,7 @@ def _read_answer(answer: Any, subject: str) -> Decision:
         return Decision("reject", "no message was given")
     if isinstance(answer, Mapping):
         name = given.get("by")
-        by = str.__str__(name) if isinstance(name, str) and name else None
+        by = _short(str.__str__(name)) if isinstance(name, str) and name else None
         match given.get("type"):
             case "approve" if subject in given:
                 # The human meant to change it, so the unchanged one must not count as approved.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -161,6 +162,8 @@ class Ledger:
         self._create = create
         self._key: Key | None = key_from(key)
         self._sink = sink_for(anchors)
+        self._taken: int | None = None
+        """The number of the anchor up to which a callable took all; None as long as it has not failed."""
         self._clock = clock
         self._options = Options(states, redactor, keep_days)
         self._subject_key = subject_key
@@ -170,7 +173,8 @@ class Ledger:
         self._writer.on_commit += (self._anchor_when_due, self._wake_exports)
         self._recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
         self.listener = self.recording()
-        self._prune_at = 0.0
+        self._pruned_at = -math.inf
+        self._prune_again = 0.0
         self._writer.on_wake = self._prune_when_due
         self.checker = None if ahead == "never" else Ahead(ahead, self._commit_start)
         """The checker that commits entries ahead; None with `ahead="never"`."""
@@ -539,14 +543,16 @@ class Ledger:
         return shortest(recording.keeping.keep_days for recording in list(self._recordings))
 
     def _prune_when_due(self, store: Store) -> None:
-        if self.keep_days is None or (now := self._clock()) < self._prune_at:
+        if self.keep_days is None or time.monotonic() < self._prune_again:
             return
-        self._prune_at = now + _DAY
         try:
-            self._prune(store, self.keep_days)
-        except Exception as error:
-            self._prune_at = now + _HOUR
-            _log.warning("the ledger could not be pruned (%s); it is tried again in an hour", error)
+            now = self._clock()
+            if not self._pruned_at <= now < self._pruned_at + _DAY:  # the clock may have been set back
+                self._prune(store, self.keep_days)
+                self._pruned_at = now
+        except BaseException as error:  # also SystemExit of the clock: it would end the thread that writes
+            self._prune_again = time.monotonic() + _HOUR
+            _log.warning("the ledger could not be pruned (%s); it is tried again in an hour", describe(error))
 
     def _prune(self, store: Store, keep_days: float) -> Erasure:
         pruned = prune(store, keep_days, self._now())
@@ -736,9 +742,10 @@ class Ledger:
         return lines[-1] if lines else None
 
     def _missed(self, store: Store, connection: Connection) -> Iterator[Mapping[str, Any]]:
-        """The anchors that the file of anchors lacks: they were written without it."""
-        if isinstance(self._sink, AnchorFile):
-            newest, mark = self._sink.newest(store.uuid), store.statements.mark
+        """The anchors that the file of anchors lacks, or that the callable failed to take."""
+        newest = self._sink.newest(store.uuid) if isinstance(self._sink, AnchorFile) else self._taken
+        if newest is not None:
+            mark = store.statements.mark
             statement = f"SELECT {_ANCHOR} FROM anchors WHERE id > {mark} ORDER BY id"
             for row in connection.exec_driver_sql(statement, (newest,)).all():
                 yield line_of(store.uuid, *row)
@@ -776,9 +783,13 @@ class Ledger:
             try:
                 self._sink(anchor)
             except BaseException as error:  # also SystemExit: it would end the thread that writes
+                before = anchor["n"] - 1
+                self._taken = before if self._taken is None else min(before, self._taken)
                 if is_from_outside(error):
                     raise
                 raise LedgerError(f"anchor {anchor['n']} could not be kept elsewhere: {error}") from error
+            if anchor["n"] - 1 == self._taken:
+                self._taken += 1
 
     def __repr__(self) -> str:
         return f"<Ledger {shown(self._where)!r}>"

@@ -291,7 +291,7 @@ class Writer:
             for listener in self.on_commit:
                 try:
                     listener(self.store, events)
-                except Exception as error:
+                except BaseException as error:  # also SystemExit: it would end this thread
                     _log.warning("the ledger failed after a commit, which stands: %s", describe(error))
             return
 

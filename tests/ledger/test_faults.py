@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +345,28 @@ def test_anchors_that_cannot_be_kept_elsewhere_stop_no_record(
     assert "Traceback" not in caplog.text
     with Ledger(tmp_path / "l.db") as again:
         assert [thread["items"] for thread in again.threads()] == [2, 2, 2]
+
+
+def test_an_anchor_that_a_callable_failed_to_take_is_given_to_it_again(tmp_path: Path) -> None:
+    taken: list[int] = []
+    away = True
+
+    def sink(anchor: Mapping[str, Any]) -> None:
+        if away:
+            raise OSError("away")
+        taken.append(anchor["n"])
+
+    with recorded(tmp_path / "l.db", anchors=sink) as ledger:
+        assert ledger.flush(60)
+        with pytest.raises(LedgerError, match="anchor 1 could not be kept elsewhere: away"):
+            ledger.anchor()
+        away = False
+        assert (ledger.anchor() or {})["n"] == 1  # nothing has grown since
+        ArbiterOS(ledger=ledger).govern(chain(Spy("a"))).invoke({}, conf("t"))
+        assert ledger.flush(60)
+        ledger.anchor()
+        assert ledger.anchor() is None
+    assert taken == [1, 2]
 
 
 @pytest.mark.parametrize("name", ["l.db", "günlük.db"])

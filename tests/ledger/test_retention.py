@@ -175,6 +175,45 @@ def test_the_writer_prunes_once_a_day(tmp_path: Path) -> None:
         assert on(81.5) == {"newest", "waits"}
 
 
+def test_the_writer_does_not_wait_for_a_clock_that_was_set_back(tmp_path: Path) -> None:
+    days = Days()
+    days.day = 10_000
+    with Ledger(tmp_path / "l.db", clock=days, keep_days=30) as ledger:
+        _, app = payments(ledger, clock=days)
+
+        def on(day: float, thread: str) -> set[str]:
+            days.day = day
+            for _ in range(2):  # the writer prunes after it has written
+                app.invoke({"amount": 1}, conf(thread))
+                assert ledger.flush(60)
+            return set(kept(ledger))
+
+        assert on(10_000, "ahead") == {"ahead"}
+        assert on(0, "old") == {"ahead", "old"}
+        assert on(60, "new") == {"ahead", "new"}
+
+
+@pytest.mark.parametrize("problem", [ZeroDivisionError, SystemExit, KeyboardInterrupt, None])
+def test_a_clock_that_fails_stops_no_record(
+    problem: type[BaseException] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def clock() -> Any:
+        if problem is None:
+            return "12:30"
+        raise problem
+
+    ledger = Ledger(tmp_path / "l.db", clock=clock, keep_days=30)
+    _, app = payments(ledger)
+    for _ in range(3):
+        app.invoke({"amount": 1}, conf("t"))
+        assert ledger.flush(60)
+    assert caplog.text.count("could not be pruned") == 1
+    with Ledger(tmp_path / "l.db") as again:
+        assert [thread["items"] for thread in again.threads()] == [6]
+    if problem is None or issubclass(problem, Exception):
+        ledger.close()
+
+
 @pytest.mark.lengthy
 def test_postgresql_prunes_and_erases_the_same(postgres_url: str) -> None:
     days = Days()

@@ -148,6 +148,18 @@ def test_without_approvers_the_name_is_recorded_all_the_same(mode: str) -> None:
     assert item.notes["checker boss"] == "approved by 'carol'"
 
 
+@MODES
+def test_of_an_endless_name_the_beginning_is_recorded(mode: str) -> None:
+    """A ledger keeps names for good, so an answer must not make its entries grow without a bound."""
+    arbiter_os, app = bank(Spy("pay"))
+    run(app, PAUSED, thread("1"), mode=mode)
+    run(app, Command(resume=by("c" * 1_000_000)), thread("1"), mode=mode)
+    item = arbiter_os.history.last(node="pay")
+    assert item is not None
+    assert item.answers[0].by == "c" * 1_000 + "…"
+    assert len(item.notes["checker boss"]) < 1_100
+
+
 def test_another_process_knows_the_name_of_the_approver(tmp_path: Path) -> None:
     """It is committed with what the node wrote."""
     seen: list[Any] = []
