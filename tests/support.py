@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import operator
+import resource
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -212,6 +213,17 @@ def until(found: Callable[[], T]) -> T:
         assert time.monotonic() < end, f"not within {PATIENCE:g} s"
         time.sleep(0.01)
     return result
+
+
+@contextmanager
+def no_room_after(size: int) -> Generator[None]:
+    """No file of this process can grow beyond that number of bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def within(seconds: float, attempt: Callable[[], Any]) -> None:

@@ -35,6 +35,7 @@ from arbiter.harness.identity import changes_between
 from arbiter.harness.results import Status
 from arbiter.harness.writing import locked, why_unwritable, write_whole
 from arbiter.models import JudgeReply, JudgeRequest, RecordingError, is_judgement, judgement_of, reply_of
+from arbiter.models._recordings import append
 from arbiter.redaction import found_in
 
 _log = logging.getLogger("arbiter.harness")
@@ -397,8 +398,7 @@ class Recording:
             self._new.add(line["key"])
             self._used.add(line["key"])
             self._touched.add(_slot(line))
-            with self._file(name).open("a", encoding="utf-8") as file:
-                file.write(text)
+            append(self._file(name), text.encode("utf-8", "backslashreplace"))
             self._warn_of_secrets(name, line, text)
         return line
 

@@ -104,8 +104,7 @@ class RecordingJudge:
             self._asked[key, request.vote] += 1
             self.recording[name] = judgement
             if self.path is not None:
-                with self.path.open("ab") as file:
-                    file.write(_json({"name": name, **judgement}))
+                append(self.path, _json({"name": name, **judgement}))
         return reply
 
 
@@ -185,6 +184,18 @@ def _begin(path: Path) -> None:
     raise ConfigurationError(
         f"{str(path)!r} has a recording already. Delete it, or record into another file."
     )
+
+
+def append(path: Path, line: bytes) -> None:
+    """Append a line to a file. On a full disk nothing of it stays: the next line would become a part of it."""
+    with path.open("ab", buffering=0) as file:
+        end = file.tell()
+        try:
+            while line:
+                line = line[file.write(line) :]
+        except OSError:
+            file.truncate(end)
+            raise
 
 
 def _json(value: Any, **layout: Any) -> bytes:

@@ -37,7 +37,7 @@ from arbiter.harness.reports.report import load_report
 from arbiter.models import ChatJudge, RecordingError
 from tests.harness.test_spending import GRADE, Asking, model
 from tests.scripted import Named, Scripted, ScriptedTools
-from tests.support import Hold, Judge, Spy, State, chain, until
+from tests.support import Hold, Judge, Spy, State, chain, no_room_after, until
 
 CASES = [Case("a", {"log": []}), Case("b", {"log": ["b"]})]
 
@@ -793,6 +793,28 @@ def test_recording_goes_on_behind_a_torn_line() -> None:
     recordings.keep_answer(Place("c"), input={}, target={}, answer={"status": "completed"})
     cases = [json.loads(line)["case"] for line in answers.read_text().splitlines()]
     assert (len(cases), cases[-1]) == (2, "c")
+
+
+def test_a_full_disk_leaves_no_half_line_before_the_next_one() -> None:
+    """The next answer would be lost with it, and the whole file refused."""
+    recordings = Recording("recordings/recorded", "record")
+
+    def keep(case: str) -> None:
+        recordings.keep_answer(Place(case), input=case, target={}, answer={"status": "completed"})
+
+    keep("a")
+    answers = Path("recordings/recorded/answers.jsonl")
+    with no_room_after(answers.stat().st_size + 30), pytest.raises(OSError, match="File too large"):
+        keep("b")
+    keep("c")  # the process is killed then, so nothing sorts the file
+    assert [json.loads(line)["case"] for line in answers.read_text().splitlines()] == ["a", "c"]
+
+
+def test_half_of_a_surrogate_pair_is_recorded_as_a_report_has_it() -> None:
+    recordings = Recording("recordings/recorded", "record")
+    recordings.keep_answer(Place("a"), input="a", target={}, answer={"status": "failed", "error": "\ud83d"})
+    answers = Path("recordings/recorded/answers.jsonl")
+    assert json.loads(answers.read_text())["answer"]["error"] == "\ud83d"
 
 
 def test_a_line_torn_within_a_character_is_left_out() -> None:

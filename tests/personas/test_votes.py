@@ -27,7 +27,7 @@ from arbiter.personas import (
 )
 from tests.personas.personas_support import JIM, Says, claim, drive, scores, talk, target
 from tests.personas.test_evaluators import judged, speaking
-from tests.support import MODES, thread
+from tests.support import MODES, no_room_after, thread
 
 
 def by_vote(*values: Any) -> Says:
@@ -204,6 +204,17 @@ def test_any_reasoning_can_be_recorded(odd: str, tmp_path: Path) -> None:
     recorder.save(tmp_path / "judgements.json")
     for name in ("judgements.jsonl", "judgements.json"):
         assert PropositionEngine(MockJudge(tmp_path / name)).score(claim(), target()).reasoning == odd
+
+
+def test_a_recording_that_met_a_full_disk_has_all_answers_but_that(tmp_path: Path) -> None:
+    path = tmp_path / "judgements.jsonl"
+    engine = PropositionEngine(RecordingJudge(Says({"score": 7, "reasoning": "é" * 200}), path))
+    engine.score(claim(), target("one"))
+    with no_room_after(path.stat().st_size + 100):
+        assert engine.score(claim(), target("two")).score is None
+    engine.score(claim(), target("three"))
+    again = PropositionEngine(MockJudge(path))
+    assert [again.score(claim(), target(text)).score for text in ("one", "three")] == [7.0, 7.0]
 
 
 @pytest.mark.parametrize("cut", [1, 30, 200])
