@@ -21,6 +21,7 @@ from arbiter.harness.cases import Case
 from arbiter.harness.files import load_suite
 from arbiter.harness.journal import run_folder, runs_of
 from arbiter.harness.reports.report import Report, load_report
+from arbiter.harness.writing import ensure_writable
 from arbiter.models import visible
 
 _LAST = 5
@@ -93,4 +94,8 @@ def _place(given: Path | None, of_suite: str | Path | None, cases: Sequence[Case
     for file in baseline_files(place, cases).values():
         if file.exists() and not update:
             raise ConfigurationError(f"{file} is there already. Replace it with --update.")
+        try:
+            ensure_writable(file)
+        except OSError as error:
+            raise ConfigurationError(f"{file}: cannot be written: {error.strerror}.") from None
     return place

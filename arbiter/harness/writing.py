@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Callable
@@ -40,6 +41,14 @@ def why_unwritable(place: Path, error: OSError) -> str:
         if part.exists() and not part.is_dir():
             return f"{str(part)!r} is not a folder"
     return error.strerror or str(error)
+
+
+def ensure_writable(path: Path) -> None:
+    """Raise the `OSError` with which `write_whole` would fail for a folder or a permission."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    tempfile.TemporaryFile(dir=target.parent).close()
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -438,6 +438,17 @@ def test_a_baseline_is_not_overwritten(files: Path) -> None:
     assert Said("baseline", "suites/parity.yaml", "--update").code == 0
 
 
+@pytest.mark.parametrize("place", ["folder", "link"])
+def test_a_baseline_that_cannot_be_written_is_refused_before_anything_is_measured(
+    files: Path, place: str
+) -> None:
+    (files / "folder").mkdir()
+    (files / "link").symlink_to("nowhere/baseline.json")
+    said = Said("baseline", "suites/parity.yaml", "--out", place, "--update")
+    assert (said.code, f"{place}: cannot be written: " in said.err) == (2, True)
+    assert not (files / ".arbiter").exists()
+
+
 def test_a_damaged_baseline_is_replaced_by_a_run(files: Path) -> None:
     assert Said("baseline", "suites/parity.yaml", "--repeats", "1").code == 0
     assert Said("run").code == 0
