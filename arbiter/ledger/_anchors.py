@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, cast
 
@@ -181,8 +182,13 @@ def key_from(given: bytes | str | None) -> Key | None:
 
 def sink_for(where: str | os.PathLike[str] | AnchorSink | None) -> AnchorSink | None:
     """A function that takes anchors: the callable itself, or one that appends a synced line to a file."""
-    if where is None or callable(where):
+    if callable(where):
+        kind: Any = type(where)
+        if iscoroutinefunction(where) or iscoroutinefunction(kind.__call__):
+            raise ConfigurationError(f"anchors: expected a function that is not async, got {where!r:.80}.")
         return where
+    if where is None:
+        return None
     if not isinstance(cast(object, where), str | os.PathLike) or not os.fspath(where):
         raise ConfigurationError(f"anchors: expected a file or a callable, got {where!r:.80}.")
     path = Path(where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import subprocess
@@ -1119,6 +1120,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) ->
         {"anchors": "/nowhere/at/all.jsonl"},
         {"anchors": "/"},
         {"anchors": 5},
+        {"anchors": asyncio.sleep},
         {"subject_key": ""},
         {"redactor": "hidden"},
         {"clock": 5},
