@@ -789,7 +789,7 @@ class Ledger:
                     raise
                 raise LedgerError(f"anchor {anchor['n']} could not be kept elsewhere: {error}") from error
             if anchor["n"] - 1 == self._taken:
-                self._taken += 1
+                self._taken = anchor["n"]
 
     def __repr__(self) -> str:
         return f"<Ledger {shown(self._where)!r}>"
