@@ -1019,6 +1019,37 @@ def test_of_two_forgettings_the_last_is_undone_first() -> None:
     assert (talk.memory.undo("ada"), talk.known()) == (1, [CAT])
 
 
+def test_an_empty_forgetting_does_not_hide_the_one_before_from_undo() -> None:
+    talk = Talk({"first": claims(OSLO, CAT)}, fact_rules=WEEK).say("first things")
+    for forgotten in (2, 0, 0):
+        assert talk.memory.forget("ada") == forgotten
+        talk.clock.pass_by(minutes=1)
+    assert talk.memory.undo("ada") == 2
+    talk.say("first things", room="b")
+    assert talk.known() == [CAT, OSLO]
+    assert talk.memory.undo("ada") == 0
+
+
+def test_a_restored_fact_does_not_hold_beside_the_one_that_was_said_in_its_place() -> None:
+    """By the rule for comparisons without a model."""
+
+    def told(slot: str, value: str) -> dict[str, Any]:
+        return {"claim": f"{slot} is {value}", "type": "status", "slot": slot, "value": value}
+
+    reads = {
+        "first": claims(told("residence.city", "Oslo"), told("pet", "a dog")),
+        "moved": claims(told("residence.city", "Bergen"), told("job", "baker")),
+    }
+    talk = Talk(reads, fact_rules=WEEK)
+    talk.say("first things").memory.forget("ada")
+    talk.clock.pass_by(days=1)
+    assert talk.say("I have moved").memory.undo("ada") == 2
+    held = {fact.claim for fact in talk.memory.facts("ada")}
+    assert held == {"residence.city is Bergen", "pet is a dog", "job is baker"}
+    [oslo] = talk.memory.facts("ada", "superseded")
+    assert (oslo.claim, oslo.valid_to) == ("residence.city is Oslo", talk.clock.now)
+
+
 def test_forgetting_everything_is_undone_with_the_messages() -> None:
     talk = Talk({"first": claims(OSLO), "second": claims(CAT)}, fact_rules=WEEK, conversation_length=32)
     talk.cycle.conversation_length = 2

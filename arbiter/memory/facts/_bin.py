@@ -10,7 +10,8 @@ from typing import Any
 from arbiter.memory._notes import Related, Traces
 from arbiter.memory._records import BELIEVED, Fact, Record, Records, readable
 from arbiter.memory._tombstones import Everything, Tombstones
-from arbiter.memory.facts._changes import ending
+from arbiter.memory.facts._adjudication import Pair, by_rule
+from arbiter.memory.facts._changes import ending, outdated, says_alone
 from arbiter.memory.facts._normal import normal_form
 from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.facts._profiles import put_back
@@ -69,13 +70,19 @@ class Bin(Records):
         await self.store.aupdate(self.space, id, change)
 
     async def restore(self, id: str | None, now: datetime) -> int:
-        """Undo the forgetting with that id, or the last one. Returns how many facts are back."""
+        """Undo the forgetting with that id, or the last one that has taken something, with the empty ones after it.
+        Returns how many facts are back."""
         entries = await self.store.alist(self.space)
         found = [one for one in readable(Binned, (entry.value for entry in entries)) if one.until > now]
-        chosen = [one for one in found if not id or one.id == id]
-        if not chosen:
-            return 0
-        binned = max(chosen, key=lambda one: one.at)
+        facts = 0
+        for binned in sorted(found, key=lambda one: one.at, reverse=True):
+            if not id or binned.id == id:
+                facts += await self._restore(binned, now)
+                if binned.records or binned.messages:
+                    break
+        return facts
+
+    async def _restore(self, binned: Binned, now: datetime) -> int:
         if binned.is_everything:
             everything = Everything(self.store, self.agent_id, self.scope)
             await everything.note(binned.everything_at)
@@ -84,12 +91,15 @@ class Bin(Records):
         facts = 0
         again = await self._learned_again(binned)
         for record in binned.records:
-            if (tuple(record["namespace"]), record["key"]) in again:
+            ns, key, value = tuple(record["namespace"]), record["key"], record["value"]
+            if (ns, key) in again:
                 continue
-            facts += await self._put_back(tuple(record["namespace"]), record["key"], record["value"])
-            fact = Fact.read(record["value"]) if "claim" in record["value"] else None
+            fact = Fact.read(value) if "claim" in value else None
+            if fact is not None and fact.slot:
+                value = {**value, **(await self._overtaken(fact, ns[-1], binned.at)).to_value()}
+            facts += await self._put_back(ns, key, value)
             if fact is not None and fact.planned(now):
-                await self._plan_again(fact, record["namespace"][-1])
+                await self._plan_again(fact, ns[-1])
         await self._drop(binned)
         return facts
 
@@ -104,6 +114,16 @@ class Bin(Records):
             known = {_said(entry.value) for entry in await self.store.alist(ns)}
             found |= {(ns, str(value["id"])) for value in values if _said(value) in known}
         return found
+
+    async def _overtaken(self, fact: Fact, scope: str, since: datetime) -> Fact:
+        """A restored fact as one that a statement since has replaced, by the rule for comparisons without a model."""
+        places = [namespace(self.agent_id, kind, scope) for kind in BELIEVED]
+        entries = await self.store.alinked(places, "slot", [str(fact.slot)])
+        for newer in readable(Fact, (entry.value for entry in entries)):
+            pair = Pair(new=newer, known=fact, same_speaker=says_alone(fact, newer.speaker))
+            if newer.first_seen_at > since and by_rule(pair) == "supersedes":
+                fact = outdated(fact, newer, "supersedes")
+        return fact
 
     async def _plan_again(self, plan: Fact, scope: str) -> None:
         """Let the fact that a restored plan replaces end again when the plan begins."""
