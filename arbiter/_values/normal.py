@@ -27,13 +27,28 @@ def casefolded(text: str) -> str:
 
 
 def anycase(text: str) -> str:
-    """`text` in NFKC and in any case. The Turkish i with a dot and the one without count as the Latin i."""
-    return with_latin_i(casefolded(text))
+    """`text` in NFKC and in any case, with ASCII digits. The Turkish i with a dot and the one without count as the
+    Latin i."""
+    return with_plain_digits(with_latin_i(casefolded(text)))
 
 
 def with_latin_i(folded: str) -> str:
     """A text in any case, with the Latin i in place of the Turkish ones."""
     return folded.replace("i\u0307", "i").replace("\u0131", "i")
+
+
+_DIGIT = re.compile(r"[^\D0-9]")  # of another script
+
+
+def with_plain_digits(text: str) -> str:
+    """`text` with ASCII digits in place of those of other scripts: no place moves."""
+    return text if text.isascii() or not _DIGIT.search(text) else text.translate(_digits())
+
+
+@cache
+def _digits() -> dict[int, str]:
+    """The ASCII digit of each digit of another script."""
+    return {ord(digit): str(int(digit)) for digit in map(chr, range(0x660, 0x20000)) if digit.isdecimal()}
 
 
 _ACCENTS = re.compile("[\u0300-\u036f]")

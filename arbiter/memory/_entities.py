@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from arbiter._values.normal import anycase, casefolded, with_latin_i
+from arbiter._values.normal import anycase, casefolded, with_latin_i, with_plain_digits
 from arbiter.memory._characters import Character
 from arbiter.memory._conversation import SPEAKER, speaker_of
 from arbiter.memory._records import Record
@@ -115,9 +115,10 @@ def folded_text(text: str, fold: Callable[[str], str] = anycase) -> str:
 
 
 def as_stored(text: str) -> list[str]:
-    """The folded texts under which a store may have a name: in older ones the Turkish i are letters of their own."""
+    """The folded texts under which a store may have a name: in older ones the Turkish i are letters of their own, and
+    the digits of other scripts digits of their own."""
     older = folded_text(text, casefolded)
-    return list(dict.fromkeys((older, with_latin_i(older))))
+    return list(dict.fromkeys((older, with_plain_digits(with_latin_i(older)))))
 
 
 _EDGES = re.compile(r"^\W+|(?<!\W)\W+$")

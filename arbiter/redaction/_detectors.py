@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from arbiter._values.normal import with_plain_digits
 from arbiter.redaction._forms import keys_in, tokens_in
 from arbiter.redaction._numbers import cards_in, digits_in, ibans_in, papers_in
 from arbiter.redaction._spoken import told_in
-from arbiter.redaction._texts import with_plain_digits
 
 Range = tuple[int, int]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
 from arbiter._values.normal import normalized
 
@@ -17,7 +16,6 @@ _UNSEEN = re.compile(
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]+"
 )
 """The categories Cc and Cf without tabs and line ends."""
-_DIGIT = re.compile(r"[^\D0-9]")  # of another script
 _COLOURS = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 """What a program sends to a terminal; its letter would hide the begin of a secret."""
 
@@ -29,14 +27,3 @@ def bare(text: str) -> str:
     if text.isascii():
         return text if text.isprintable() else _CONTROLS.sub("", text)
     return normalized("NFKC", _UNSEEN.sub("", text))
-
-
-def with_plain_digits(text: str) -> str:
-    """`text` with ASCII digits in place of those of other scripts: no place moves."""
-    return text if text.isascii() or not _DIGIT.search(text) else text.translate(_digits())
-
-
-@cache
-def _digits() -> dict[int, str]:
-    """The ASCII digit of each digit of another script."""
-    return {ord(digit): str(int(digit)) for digit in map(chr, range(0x660, 0x20000)) if digit.isdecimal()}

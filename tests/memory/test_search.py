@@ -160,7 +160,14 @@ async def test_words_of_every_script_are_found(claim: str, query: str, others: S
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("lives", "living"), ("painted", "paint"), ("hobbies", "hobby"), ("Café", "CAFE"), ("ＡＢＣ", "abc")],
+    [
+        ("lives", "living"),
+        ("painted", "paint"),
+        ("hobbies", "hobby"),
+        ("Café", "CAFE"),
+        ("ＡＢＣ", "abc"),
+        ("٣٥", "35"),
+    ],
 )
 def test_forms_of_a_word_are_one_term(one: str, other: str) -> None:
     assert terms_of(one) == terms_of(other)

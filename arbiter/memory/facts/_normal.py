@@ -6,10 +6,10 @@ import hmac
 import json
 import re
 
-from arbiter._values.normal import anycase, normalized
+from arbiter._values.normal import anycase, normalized, with_plain_digits
 from arbiter.memory._notes import KEYS, key_in
 from arbiter.memory._records import Records
-from arbiter.redaction._texts import bare, with_plain_digits
+from arbiter.redaction._texts import bare
 
 _OF_FACTS = "facts"
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
