@@ -142,6 +142,8 @@ class Import:
         kind = KINDS.get(str(value["type"]), "facts")
         for planned in self._of_record(kind, value, entity_id, where):
             fact = planned.record
+            if isinstance(fact, Fact) and fact.last_seen_at < fact.first_seen_at:
+                self.mistakes.append(f"{where}.last_seen_at: it is before first_seen_at.")
             if isinstance(fact, Fact) and "expires_at" not in fields:
                 fact = replace(fact, expires_at=expiry(fact, self.rules))
                 planned = replace(planned, record=fact, value=fact.to_value())

@@ -196,6 +196,12 @@ def test_all_bad_records_are_reported_with_index_and_field_and_nothing_is_import
         export,
         {"entity_id": "ada", "clam": "Ada bakes"},
         {"entity_id": "ada", "claim": "Ada bakes", "room_ids": "room-1"},
+        {
+            "entity_id": "ada",
+            "claim": "Ada bakes",
+            "first_seen_at": "2026-05-01",
+            "last_seen_at": "2020-05-01",
+        },
     ]
     with pytest.raises(ParameterError) as caught:
         known.import_(records)
@@ -215,6 +221,7 @@ def test_all_bad_records_are_reported_with_index_and_field_and_nothing_is_import
         "records[8].clam: there is no such field. Did you mean 'claim'?",
         "records[8].claim: it is missing",
         "records[9].room_ids: a str does not fit",
+        "records[10].last_seen_at: it is before first_seen_at.",
     ):
         assert wanted in told
     assert SECRET not in told

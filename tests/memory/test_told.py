@@ -333,3 +333,17 @@ def test_embeddings_that_fail_are_reported_once(caplog: pytest.LogCaptureFixture
     assert told.startswith("a record could not be embedded: AuthenticationError (status 401).")
     assert KEY not in caplog.text
     assert len(memory.facts("ada")) == 2
+
+
+def test_embeddings_that_fail_in_searches_only_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    embeddings = KeywordEmbeddings("oslo")
+    store = InMemoryStore(index={"dims": embeddings.dims, "embed": embeddings, "fields": ["claim"]})
+    memory = EvaluationCycle(store=store).memory
+    memory.remember("ada", "Ada lives in Oslo")
+    assert warnings_in(caplog) == []
+    embeddings.failing = [AuthenticationError(401) for _ in range(20)]
+    for _ in range(2):
+        assert [fact.claim for fact in memory.search("Oslo", "ada")] == ["Ada lives in Oslo"]
+    [told] = warnings_in(caplog)
+    assert told.startswith("a search by meaning failed: AuthenticationError (status 401).")
+    assert KEY not in caplog.text

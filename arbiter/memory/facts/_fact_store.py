@@ -219,7 +219,7 @@ class FactStore:
             part = folded_text(query)
             wanted = Wanted(
                 fact=lambda fact: any(part in folded_text(text) for text in _texts(fact, entity_id)),
-                text=lambda text: part in folded_text(text),
+                text=lambda folded: part in folded,
             )
         else:
             wanted = Wanted(fact=lambda fact: True, everything=self.clock())

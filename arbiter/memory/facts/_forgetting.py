@@ -42,8 +42,8 @@ class Forgotten(int):
 class Wanted:
     """The selection to forget.
 
-    `fact` selects facts, `text` what else mentions them: thoughts, tags and metadata of relationships. `fields` are
-    those of profiles, as "UserProfile.city".
+    `fact` selects facts, `text` what else mentions them, by its `folded_text`: thoughts, tags and metadata of
+    relationships. `fields` are those of profiles, as "UserProfile.city".
     `messages` are buried, by room, and `asked` are messages whose thoughts go. With `told`, facts that the
     entity alone has told about others are looked at too. `everything` is the time of a wish to forget all:
     all relationships go, too, and unread messages from before it are not learned from. If the `messages` were
@@ -286,7 +286,7 @@ class Forgetting:
 
         def mentions(text: str) -> bool:
             here = folded_text(text)
-            return wanted.text(text) or any(part in here for part in parts)
+            return wanted.text(here) or any(part in here for part in parts)
 
         return mentions
 

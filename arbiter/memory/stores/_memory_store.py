@@ -340,7 +340,8 @@ class MemoryStore:
 
         try:
             found = await self._access.scored(ns, query, fits, limit=limit)
-        except Exception:  # if the store itself fails, reading the records raises the error again
+        except Exception as error:  # if the store itself fails, reading the records raises the error again
+            self._failed("a search by meaning failed", error, "Records are found by words.")
             return None
         if found is None:
             return [] if self.indexed else None
@@ -446,14 +447,18 @@ class MemoryStore:
         except Exception as error:
             # If the store fails and not the embedder, the next write raises the error again.
             value[PENDING] = True
-            if self._access.failures.is_new(cause := cause_of(error)):
-                _log.warning(
-                    "a record could not be embedded: %s. It is stored, found by words, and embedded later. Check the "
-                    "key and the address of the embeddings; this warning is not repeated.",
-                    cause,
-                )
+            done = "It is stored, found by words, and embedded later."
+            self._failed("a record could not be embedded", error, done)
             return False
         return True
+
+    def _failed(self, what: str, error: Exception, done: str) -> None:
+        """Warn that the embeddings failed, once for each cause."""
+        if self._access.failures.is_new(cause := cause_of(error)):
+            _log.warning(
+                "%s: %s. %s Check the key and the address of the embeddings; this warning is not repeated.",
+                *(what, cause, done),
+            )
 
     async def _reindex(self, ns: Namespace, key: str, everything: bool) -> bool:
         async with self.lock("record", *ns, key):
