@@ -340,12 +340,12 @@ class Memory:
     forget = waiting(aforget)
 
     async def aundo(self, entity_id: str, *, id: str | None = None) -> int:
-        """Restore what the last `forget` that found something has taken of an entity, in a conversation or by a program, or the one
-        with that `id`. Returns how many facts are back.
+        """Restore what the last `forget` of an entity that found something has taken, in a conversation or by a
+        program, or the one with that `id`. Returns how many facts are back.
 
         Works for the time that `FactRules(undo_within=...)` sets; then the count is 0. Facts that were learned
-        again meanwhile stay as they are; those whose slot got another value meanwhile are back as superseded ones. Raises `ConfigurationError` without that option, because forgotten
-        records are then erased at once.
+        again meanwhile stay as they are; those whose slot got another value meanwhile are back as superseded ones.
+        Raises `ConfigurationError` without that option, because forgotten records are then erased at once.
         """
         return await self.fact_store.undo(entity_id, id)
 
