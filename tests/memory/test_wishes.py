@@ -984,6 +984,19 @@ def test_the_last_message_can_be_taken_back_by_a_plain_command(model: bool) -> N
     assert "Oslo" not in talk.dump()
 
 
+def test_a_wish_for_everything_that_also_names_the_few_facts_is_asked_back() -> None:
+    def all_of_it(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
+        return {"forget": [*known], "forget_everything": True}
+
+    talk = Talk({"first": claims(OSLO, CAT), "rid of": all_of_it, "no": everything(False)})
+    talk.say("first things").say("get rid of it all")
+    assert (talk.known(), talk.result.metadata["everything"]) == ([CAT, OSLO], "asked")
+    talk.say("oh no, keep it")
+    assert talk.known() == [CAT, OSLO]
+    talk.say("get rid of it all").say("get rid of it all")
+    assert (talk.known(), talk.result.metadata["everything"]) == ([], "done")
+
+
 # Undo ---------------------------------------------------------------------------------------------
 
 WEEK = FactRules(undo_within=timedelta(days=7))
@@ -1086,6 +1099,20 @@ def test_what_was_told_about_others_can_be_forgotten_again_after_an_undo() -> No
     assert talk.known("ann") == ["Ann is a spy"]
     talk.say("Forget Ann")
     assert talk.known("ann") == []
+
+
+def test_a_restored_fact_does_not_hold_beside_the_one_that_came_with_the_wish() -> None:
+    """ "Forget Oslo, I live in Bergen": a claim of the same message."""
+    oslo, bergen = (
+        {"claim": f"User lives in {city}", "type": "status", "slot": "home", "value": city}
+        for city in ("Oslo", "Bergen")
+    )
+    wish = [forget("Oslo"), claims(bergen)]
+    talk = Talk({"first": claims(oslo), "Bergen": wish}, fact_rules=WEEK)
+    talk.say("first things").clock.pass_by(days=1)
+    talk.say("Forget Oslo, I live in Bergen")
+    assert talk.memory.undo("ada") == 1
+    assert [fact.claim for fact in talk.memory.facts("ada")] == ["User lives in Bergen"]
 
 
 @pytest.mark.parametrize("command", ["Forget everything about me", "Forget what I just said"])

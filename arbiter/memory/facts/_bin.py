@@ -20,8 +20,9 @@ from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binned(Record):
-    """One forgetting. `records` are (namespace, key, value), `messages` the ids that it has buried in each
-    room; `everything_at` is the time of an earlier wish to forget everything, which a later one replaced."""
+    """One forgetting; claims that were first made after `at` were made since. `records` are (namespace, key, value),
+    `messages` the ids that it has buried in each room; `everything_at` is the time of an earlier wish to forget
+    everything, which a later one replaced."""
 
     id: str
     entity_id: str

@@ -71,7 +71,7 @@ class Forgetting:
         self.rules = rules
         self.agent_id = agent_id
         self.entity_id = entity_id
-        self.now = now
+        self.now = self.wished_at = now
         self.gone: dict[tuple[str, str], Fact] = {}
         self.fields: dict[str, Any] = {}
         self._spaces = [namespace(agent_id, kind, entity_id) for kind in KINDS.values()]
@@ -333,7 +333,7 @@ class Forgetting:
         binned = Binned(
             id=self._id,
             entity_id=self.entity_id,
-            at=self.now,
+            at=self.wished_at,
             until=self.now + self.rules.undo_within,
             is_everything=is_everything,
             everything_at=before,

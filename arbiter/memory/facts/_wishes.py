@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from itertools import takewhile
 from typing import Any
 
@@ -25,7 +26,7 @@ from arbiter.memory.facts._normal import caseless
 from arbiter.memory.stores._words import words_of
 
 _ALL = 5
-"""As many facts of a speaker, if the model names all that it was shown, are everything."""
+"""As many facts of a speaker, if the model names all that it was shown, are everything, also if it does not say so."""
 _SHORT = 3
 """Words with no more characters say little about what a claim tells."""
 _PATIENCE = 2
@@ -164,7 +165,8 @@ class WishBook:
         newest = next((m for m in reversed(fresh) if isinstance(m, HumanMessage)), None)
         decision = wishes.forget_everything
         speaker = "" if newest is None else self.ctx.speaker_of(newest)
-        if self._is_all(asked.get(speaker), shown, speaker):
+        few = 1 if decision else _ALL
+        if self._is_all(asked.get(speaker), shown, speaker, few):
             del asked[speaker]
             decision = True
         for speaker, what in asked.items():
@@ -225,12 +227,12 @@ class WishBook:
         own = {str(message.id) for message in before if self.ctx.speaker_of(message) == speaker}
         return _Asked(claims={words}, asking=own.intersection(read.said.get(words, ())))
 
-    def _is_all(self, what: _Asked | None, shown: Mapping[str, Fact], speaker: str) -> bool:
-        """True if a wish names all facts of its speaker that the model was shown: it is asked back."""
+    def _is_all(self, what: _Asked | None, shown: Mapping[str, Fact], speaker: str, few: int) -> bool:
+        """True if a wish names all facts of its speaker that the model was shown, at least `few`: it is asked back."""
         if what is None or what.off_record:
             return False
         theirs = {id for id, fact in shown.items() if fact.state in OPEN and self._is_theirs(fact, speaker)}
-        return len(theirs) >= _ALL and theirs <= what.facts
+        return len(theirs) >= few and theirs <= what.facts
 
     def _asking(self, request: Request, read: _Read, default: BaseMessage | None) -> BaseMessage | None:
         """The fresh message that asks; `default` if the model names none. If it names another one, the default asks
@@ -287,6 +289,8 @@ class WishBook:
 
     async def _carry_out(self, speaker: str, wanted: Wanted) -> None:
         forgetting = self._forgetting(speaker)
+        # Before the claims of the same turn, which may tell what holds in place of the forgotten.
+        forgetting.wished_at = self.ctx.ended_at - timedelta.resolution
         self.carried.add(await forgetting.forget(wanted))
         self.carried.gone += forgetting.gone.values()
         self.carried.fields |= forgetting.fields
