@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,8 @@ from langgraph.store.memory import InMemoryStore
 
 from arbiter.memory._context import EvalContext
 from arbiter.memory._entities import Entity
-from arbiter.memory.facts import FactRules
+from arbiter.memory.facts import FactRules, _ingest
+from arbiter.memory.facts._adjudication import Pair, Relation
 from tests.memory.facts_support import AGENT, START, Room, claim, indexed, relations
 from tests.memory.memory_stores import KeywordEmbeddings
 
@@ -558,6 +560,26 @@ async def test_a_batch_that_contradicts_itself_is_compared_with_itself() -> None
     )
     assert [f.claim for f in await room.facts(state="active")] == ["User now lives in Rome"]
     assert (await room.fact("User lives in Oslo")).state == "superseded"
+
+
+async def test_a_claim_is_compared_with_few_claims_of_its_batch_however_many_are_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[Pair] = []
+
+    async def adjudicate(pairs: Sequence[Pair], *args: Any) -> list[Relation]:
+        compared.extend(pairs)
+        return ["unrelated" for _ in pairs]
+
+    monkeypatch.setattr(_ingest, "adjudicate", adjudicate)
+    room = Room()
+    room.says("I own many things", "m1")
+    claims = [
+        claim(f"User owns thing number {n} of the house", source_message_ids=("m1",)) for n in range(80)
+    ]
+    assert (await room.ingest(*claims)).inserted == 80
+    assert len(compared) <= 80 * room.rules.candidates
+    assert compared[-1].known.claim == claims[-2].claim
 
 
 class Crashing(InMemoryStore):

@@ -125,6 +125,16 @@ async def test_a_wish_is_carried_out_however_the_model_names_it(wish: str) -> No
     assert await chat.known() == []
 
 
+@pytest.mark.parametrize("key", ["claims", "facts"])
+async def test_a_wish_is_carried_out_beside_null_for_the_claims(key: str) -> None:
+    def shape(answer: Answer) -> Answer:
+        return {key: answer["claims"] or None, "forget": answer.get("forget")}
+
+    chat = Sloppy(("cat", says(CAT)), ("vergiss", says(forget=["cat"])), shape=shape)
+    await talk(chat, "I have a cat", "bitte vergiss meine Katze")
+    assert (await chat.known(), chat.model.calls) == ([], 2)
+
+
 KNOWN: dict[str, Callable[[str], str]] = {
     "in brackets": lambda id: f"[{id}]",
     "its line": lambda id: f"{id} (fact, about user-1): {CAT}",

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 
 from arbiter.memory._context import EvalContext
 from arbiter.memory._records import Claim, Fact, Ingested
@@ -160,6 +161,7 @@ class Ingestion:
         """Each new claim with its relation to similar records, and to similar earlier claims of the batch."""
         found = [_Judged(candidate=candidate) for candidate in fresh]
         words = [words_of(candidate.claim.claim) for candidate in fresh]
+        records = [Known(kind=candidate.kind, fact=self._record(candidate)) for candidate in fresh]
         asked: list[tuple[_Judged, Known]] = []
         guesses = _GUESSES
         for place, judged in enumerate(found):
@@ -174,9 +176,12 @@ class Ingestion:
                 elif known.fact.state not in CLOSED and (guesses > 0 or not known.guessed):
                     asked.append((judged, known))
                     guesses -= known.guessed
-            for before, earlier in enumerate(fresh[:place]):
-                if _alike(earlier, judged.candidate, words[before], words[place]):
-                    asked.append((judged, Known(kind=earlier.kind, fact=self._record(earlier))))
+            alike = (
+                before
+                for before in range(place - 1, -1, -1)
+                if _alike(fresh[before], judged.candidate, words[before], words[place])
+            )
+            asked += [(judged, records[before]) for before in islice(alike, self.rules.candidates)][::-1]
         pairs = [self._pair(judged.candidate, known) for judged, known in asked]
         ids = {id for pair in pairs for id in pair.message_ids}
         relations = await adjudicate(pairs, self.ctx, self.model, self.intake.spoken(ids)[-_SHOWN:])
