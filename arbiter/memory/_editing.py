@@ -198,16 +198,18 @@ class Editing:
         made = replace(
             changed,
             id=id,
-            state="active",
+            state=fact.state if fact.state in CLOSED else "active",
             last_seen_at=max(now, fact.last_seen_at),
             contradicts=(),
             supersedes=fact.id,
-            superseded_by=None,
         )
         # First the new record: a crash in between leaves both, and the same edit completes it.
         if before is None:
             await self.store.aput(target, id, made.to_value())
-        await self._alter(self._space(kind, entity_id), fact.id, lambda old: corrected(old, id, at=now))
+        past = partial(corrected, by=id, at=now)
+        await self._alter(
+            self._space(kind, entity_id), fact.id, lambda old: past(replace(old, state="active"))
+        )
         for rival in fact.contradicts:
             if (other := await self._find(entity_id, rival)) is not None:
                 space = self._space(other[0], entity_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -161,6 +161,38 @@ def test_other_fields_change_in_place(any_store: BaseStore, do: Do) -> None:
     assert new.expires_at is not None
     assert do(known, "edit", "ada", old.id, type="fact").expires_at is None
     assert len(known.facts("ada", None)) == 1
+
+
+def test_a_past_fact_that_is_edited_stays_past(do: Do) -> None:
+    clock = Clock()
+    known = memory(clock=clock)
+    city = {"type": "status", "slot": "residence.city"}
+    old = known.remember("ada", "Ada lives in Olso", value="Olso", **city)
+    clock.pass_by(days=1)
+    new = known.remember("ada", "Ada lives in Rome", value="Rome", **city)
+    clock.pass_by(days=1)
+    edited = do(known, "edit", "ada", old.id, claim="Ada lives in Oslo", value="Oslo")
+    assert (edited.state, edited.superseded_by) == ("superseded", new.id)
+    assert known.facts("ada") == [new]
+    assert known.facts("ada", "superseded") == [edited]
+    then = [fact.claim for fact in known.facts("ada", as_of=clock.now - timedelta(days=1.5))]
+    assert then == ["Ada lives in Oslo"]
+    assert do(known, "edit", "ada", old.id, claim="Ada lives in Oslo", value="Oslo") == edited
+
+
+def test_a_fact_that_a_plan_is_to_replace_is_edited_with_its_end(do: Do) -> None:
+    clock = Clock()
+    known = memory(clock=clock)
+    city = {"type": "status", "slot": "residence.city"}
+    old = known.remember("ada", "Ada lives in Olso", value="Olso", **city)
+    clock.pass_by(days=1)
+    moves_at = clock.now + timedelta(days=30)
+    plan = known.remember("ada", "Ada lives in Rome", value="Rome", valid_from=moves_at, **city)
+    edited = do(known, "edit", "ada", old.id, claim="Ada lives in Oslo", value="Oslo")
+    assert (edited.state, edited.valid_to, edited.superseded_by) == ("active", moves_at, plan.id)
+    known.forget("ada", id=plan.id)
+    clock.pass_by(days=60)
+    assert [fact.claim for fact in known.facts("ada")] == ["Ada lives in Oslo"]
 
 
 def test_editing_one_side_of_a_dispute_ends_it(do: Do) -> None:
