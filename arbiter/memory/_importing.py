@@ -13,6 +13,7 @@ from arbiter.memory._notes import KEYS, Related, Traces, read_key
 from arbiter.memory._records import KINDS, Fact, Goal, Record, Relationship, Thought, mistakes_in, short_id
 from arbiter.memory._tombstones import Tombstones
 from arbiter.memory.facts import FactRules
+from arbiter.memory.facts._changes import OPEN
 from arbiter.memory.facts._intake import LONGEST, wrong_text
 from arbiter.memory.facts._normal import FactIds
 from arbiter.memory.facts._own_names import OwnNames
@@ -68,6 +69,7 @@ class Import:
         self.rules = rules
         self.clock = clock
         self.mistakes: list[str] = []
+        self._ids: dict[str, FactIds] = {}
 
     async def run(self, given: Any) -> int:
         """The number of records that are new. Raises `ParameterError` with all mistakes, and writes nothing then."""
@@ -242,9 +244,19 @@ class Import:
         fact = planned.record
         if not isinstance(fact, Fact) or fact.id:
             return planned
-        ids = FactIds(self.store, self.agent_id, planned.entity_id)
-        fact = replace(fact, id=(await ids.ready()).of(fact.subject, fact.claim))
+        fact = replace(fact, id=await self._own_id(fact, planned))
         return replace(planned, key=fact.id, record=fact, value=fact.to_value())
+
+    async def _own_id(self, fact: Fact, planned: Planned) -> str:
+        ids = self._ids.setdefault(planned.entity_id, FactIds(self.store, self.agent_id, planned.entity_id))
+        return (await ids.ready()).of(fact.subject, fact.claim)
+
+    async def _is_believed(self, fact: Fact, planned: Planned) -> bool:
+        """True if this store has the same claim under an id of its own, and both are believed."""
+        if fact.state not in OPEN or (id := await self._own_id(fact, planned)) == fact.id:
+            return False
+        known = Fact.read(await self.store.aget(planned.ns, id))
+        return known is not None and known.state in OPEN
 
     async def _write(self, planned: Planned) -> bool:
         """Write a record if there is none, and its content was not forgotten. True if it is new."""
@@ -256,6 +268,8 @@ class Import:
             return kept if value is None else value
 
         if isinstance(record, Fact | Thought) and await self._is_forgotten(record):
+            return False
+        if isinstance(record, Fact) and await self._is_believed(record, planned):
             return False
         kept = await self._not_forgotten(planned)
         if kept is None:

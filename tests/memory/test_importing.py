@@ -312,6 +312,16 @@ def test_an_imported_claim_with_an_id_of_another_store_is_recognised() -> None:
     assert len(other.facts("ada")) == 2
 
 
+def test_a_claim_that_both_stores_know_is_there_once() -> None:
+    one, other = memory(), memory()
+    one.remember("ada", "Ada sails", source="m1")
+    one.remember("ada", "Ada bakes", source="m2")
+    known = other.remember("ada", "Ada sails", source="m3")
+    assert other.import_(one.export("ada")) > 0
+    assert sorted(fact.claim for fact in other.facts("ada")) == ["Ada bakes", "Ada sails"]
+    assert known in other.facts("ada")
+
+
 @pytest.mark.parametrize("key", [None, {}, {"key": 3}, {"key": "no hex"}])
 def test_an_unusable_key_is_a_mistake(key: Any) -> None:
     export = {**memory().export("ada"), "keys": [key]}
