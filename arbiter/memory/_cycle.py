@@ -624,6 +624,8 @@ class EvaluationCycle(EvaluatorGroup):
             self._reports.missing("evaluator", [name], str(done.error).rstrip("."))
         if done is not None and done.late:
             self._reports.late(name, self.handler_timeout_s)
+        if done is not None and isinstance(done.error, UnusableAnswerError) and done.error.skipped:
+            self._reports.passed_over(name, done.error.problem)
 
     async def _gate(
         self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext, trace: dict[str, EvaluatorTrace]

@@ -56,6 +56,15 @@ class Told:
                 *(name, seconds, _ADDRESS[0].lower() + _ADDRESS[1:]),
             )
 
+    def passed_over(self, name: str, problem: str) -> None:
+        if self._once.is_new((name, "passed over")):
+            _log.warning(
+                "evaluator %r got no usable answer from its model: %s. After several attempts, the messages are passed "
+                "over, and nothing is learned from them. If the answers are cut off, let the model write more tokens; "
+                "this warning is not repeated.",
+                *(name, problem),
+            )
+
     def about_quiet(self, what: str, cause: str) -> None:
         """Warn that something failed about a quiet thread: a store that is closed too early has many of them."""
         if self._once.is_new((what, cause)):

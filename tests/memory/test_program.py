@@ -166,7 +166,7 @@ def test_other_fields_change_in_place(any_store: BaseStore, do: Do) -> None:
 def test_a_past_fact_that_is_edited_stays_past(do: Do) -> None:
     clock = Clock()
     known = memory(clock=clock)
-    city = {"type": "status", "slot": "residence.city"}
+    city: Any = {"type": "status", "slot": "residence.city"}
     old = known.remember("ada", "Ada lives in Olso", value="Olso", **city)
     clock.pass_by(days=1)
     new = known.remember("ada", "Ada lives in Rome", value="Rome", **city)
@@ -183,7 +183,7 @@ def test_a_past_fact_that_is_edited_stays_past(do: Do) -> None:
 def test_a_fact_that_a_plan_is_to_replace_is_edited_with_its_end(do: Do) -> None:
     clock = Clock()
     known = memory(clock=clock)
-    city = {"type": "status", "slot": "residence.city"}
+    city: Any = {"type": "status", "slot": "residence.city"}
     old = known.remember("ada", "Ada lives in Olso", value="Olso", **city)
     clock.pass_by(days=1)
     moves_at = clock.now + timedelta(days=30)

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -347,3 +348,21 @@ def test_embeddings_that_fail_in_searches_only_are_reported_once(caplog: pytest.
     [told] = warnings_in(caplog)
     assert told.startswith("a search by meaning failed: AuthenticationError (status 401).")
     assert KEY not in caplog.text
+
+
+@pytest.mark.parametrize("made", [FactEvaluator, ReflectionEvaluator])
+def test_messages_that_are_passed_over_after_unusable_answers_are_reported_once(
+    made: type[CognitiveEvaluator], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each answer is cut off at the model's limit of tokens."""
+    hours = count()
+    cycle = EvaluationCycle(
+        store=InMemoryStore(),
+        evaluator_model=Scripted(answers=['{"claims": [{"claim": "Ada lives in']),
+        conversation_length=2,
+        clock=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=next(hours)),
+    )
+    talk(made(), cycle=cycle, turns=7)
+    [told] = warnings_in(caplog)
+    assert "got no usable answer from its model: the answer has no JSON object." in told
+    assert "Oslo" not in told
