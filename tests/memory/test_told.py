@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -352,7 +352,7 @@ def test_embeddings_that_fail_in_searches_only_are_reported_once(caplog: pytest.
 
 @pytest.mark.parametrize("made", [FactEvaluator, ReflectionEvaluator])
 def test_messages_that_are_passed_over_after_unusable_answers_are_reported_once(
-    made: type[CognitiveEvaluator], caplog: pytest.LogCaptureFixture
+    made: Callable[[], CognitiveEvaluator], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each answer is cut off at the model's limit of tokens."""
     hours = count()

@@ -282,7 +282,7 @@ _CLAIMS = AliasChoices("claims", "facts")
 def _sentences(given: Any) -> Any:
     """Claims, also as a list of nothing but sentences, or null for none."""
     items: Any = [] if given is None else given
-    are_texts = isinstance(items, list) and all(isinstance(each, str) for each in items)
+    are_texts = isinstance(given, list) and all(isinstance(each, str) for each in items)
     return [{"claim": each} for each in items] if are_texts else items
 
 
