@@ -331,7 +331,9 @@ def test_embeddings_that_fail_are_reported_once(caplog: pytest.LogCaptureFixture
     for claim in ("Ada lives in Oslo", "Ada bakes"):
         memory.remember("ada", claim)
     [told] = warnings_in(caplog)
-    assert told.startswith("a record could not be embedded: AuthenticationError (status 401).")
+    assert told.startswith(
+        "embeddings failed: AuthenticationError (status 401). Records are stored, found by"
+    )
     assert KEY not in caplog.text
     assert len(memory.facts("ada")) == 2
 
@@ -346,7 +348,9 @@ def test_embeddings_that_fail_in_searches_only_are_reported_once(caplog: pytest.
     for _ in range(2):
         assert [fact.claim for fact in memory.search("Oslo", "ada")] == ["Ada lives in Oslo"]
     [told] = warnings_in(caplog)
-    assert told.startswith("a search by meaning failed: AuthenticationError (status 401).")
+    assert told.startswith(
+        "embeddings failed: AuthenticationError (status 401). Records are stored, found by"
+    )
     assert KEY not in caplog.text
 
 

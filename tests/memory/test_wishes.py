@@ -1101,6 +1101,23 @@ def test_what_was_told_about_others_can_be_forgotten_again_after_an_undo() -> No
     assert talk.known("ann") == []
 
 
+def test_a_restored_fact_holds_beside_one_that_was_said_in_private() -> None:
+    oslo, bergen = (
+        {"claim": f"User lives in {city}", "type": "status", "slot": "home", "value": city}
+        for city in ("Oslo", "Bergen")
+    )
+    reads = {"first": claims(oslo), "Bergen": claims(bergen)}
+    talk = Talk(reads, fact_rules=WEEK, is_private=lambda config: config["configurable"]["thread_id"] == "p")
+    talk.say("first things").memory.forget("ada")
+    talk.clock.pass_by(days=1)
+    talk.say("I live in Bergen now", room="p")
+    assert talk.memory.undo("ada") == 1
+    assert talk.memory.search("lives", "ada", room_id="room") == [
+        fact for fact in talk.memory.facts("ada") if "Oslo" in fact.claim
+    ]
+    assert talk.memory.facts("ada", "superseded") == []
+
+
 def test_a_restored_fact_does_not_hold_beside_the_one_that_came_with_the_wish() -> None:
     """ "Forget Oslo, I live in Bergen": a claim of the same message."""
     oslo, bergen = (

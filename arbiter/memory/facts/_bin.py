@@ -122,7 +122,8 @@ class Bin(Records):
         entries = await self.store.alinked(places, "slot", [str(fact.slot)])
         for newer in readable(Fact, (entry.value for entry in entries)):
             pair = Pair(new=newer, known=fact, same_speaker=says_alone(fact, newer.speaker))
-            if newer.first_seen_at > since and by_rule(pair) == "supersedes":
+            is_as_open = fact.visibility == "room" or newer.visibility != "room"
+            if is_as_open and newer.first_seen_at > since and by_rule(pair) == "supersedes":
                 fact = outdated(fact, newer, "supersedes")
         return fact
 

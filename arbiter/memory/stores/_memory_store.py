@@ -341,7 +341,8 @@ class MemoryStore:
         try:
             found = await self._access.scored(ns, query, fits, limit=limit)
         except Exception as error:  # if the store itself fails, reading the records raises the error again
-            self._failed("a search by meaning failed", error, "Records are found by words.")
+            if self.indexed:
+                self._failed(error)
             return None
         if found is None:
             return [] if self.indexed else None
@@ -447,17 +448,17 @@ class MemoryStore:
         except Exception as error:
             # If the store fails and not the embedder, the next write raises the error again.
             value[PENDING] = True
-            done = "It is stored, found by words, and embedded later."
-            self._failed("a record could not be embedded", error, done)
+            self._failed(error)
             return False
         return True
 
-    def _failed(self, what: str, error: Exception, done: str) -> None:
+    def _failed(self, error: Exception) -> None:
         """Warn that the embeddings failed, once for each cause."""
         if self._access.failures.is_new(cause := cause_of(error)):
             _log.warning(
-                "%s: %s. %s Check the key and the address of the embeddings; this warning is not repeated.",
-                *(what, cause, done),
+                "embeddings failed: %s. Records are stored, found by words, and embedded later. Check the key and the "
+                "address of the embeddings; this warning is not repeated.",
+                cause,
             )
 
     async def _reindex(self, ns: Namespace, key: str, everything: bool) -> bool:
