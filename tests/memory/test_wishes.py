@@ -1107,7 +1107,11 @@ def test_a_restored_fact_holds_beside_one_that_was_said_in_private() -> None:
         for city in ("Oslo", "Bergen")
     )
     reads = {"first": claims(oslo), "Bergen": claims(bergen)}
-    talk = Talk(reads, fact_rules=WEEK, is_private=lambda config: config["configurable"]["thread_id"] == "p")
+
+    def is_private(config: Any) -> bool:
+        return bool(config["configurable"]["thread_id"] == "p")
+
+    talk = Talk(reads, fact_rules=WEEK, is_private=is_private)
     talk.say("first things").memory.forget("ada")
     talk.clock.pass_by(days=1)
     talk.say("I live in Bergen now", room="p")
