@@ -625,6 +625,23 @@ def pause_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[None
     yield from note(places_of(conf)[0], task, f"paused {entry['entry']}", {})
 
 
+def pause_edge(conf: Mapping[str, Any]) -> Access[None]:
+    """Note that an edge has paused after a body that ran on approvals: the body runs again, and continues with them."""
+    task = conf[CONFIG_KEY_TASK_ID]
+    with _lock:
+        done = [claim for claim in _done if claim.startswith(task)]
+        for claim in done:
+            del _done[claim]
+    found = (yield from read_first(conf, places_of(conf), task)) if done else None
+    if found is None:
+        return
+    place, writes = found
+    entries = [note["entry"] for note in writes.notes(task, "entry ").values()]
+    for claim in done:
+        use = claim.removeprefix(task).lstrip() or max(entries, default=0)
+        yield from note(place, task, f"paused {use}", {})
+
+
 def begin_function(config: RunnableConfig, uses: Sequence[str], retries: int) -> Access[bool]:
     """Note that a function in a body begins to run on approvals. Returns False if another execution has begun."""
     conf = conf_of(config)

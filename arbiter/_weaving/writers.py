@@ -12,13 +12,15 @@ from uuid import uuid4
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph._internal._constants import CONF, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID, TASKS
 from langgraph.constants import END
-from langgraph.errors import GraphBubbleUp, ParentCommand
+from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 from langgraph.graph.state import _control_branch  # pyright: ignore[reportPrivateUsage]
 from langgraph.pregel._write import PASSTHROUGH, ChannelWrite, ChannelWriteEntry, ChannelWriteTupleEntry
 from langgraph.types import Command
 
 from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.runs import current_run
+from arbiter._lifecycle.saving import aaccess, access
+from arbiter._weaving.asking import pause_edge, saver_in
 from arbiter._weaving.channel import FACTS, conf_of, fact_write, facts_channel_in, writes_in
 from arbiter._weaving.runtimes import copy_once
 from arbiter.errors import describe
@@ -233,7 +235,9 @@ class GatedBranch(Runnable[Any, Any]):
                 else self.branch.invoke(input, config, **kwargs)
             )
         except BaseException as exc:
-            not_written(conf_of(config), exc)
+            not_written(conf := conf_of(config), exc)
+            if isinstance(exc, GraphInterrupt) and (saver := saver_in(conf)) is not None:
+                access(pause_edge(conf), saver)
             raise
         if self.last and self.core.settings.listeners:
             _tell_end(conf_of(config), chose=True)
@@ -247,7 +251,9 @@ class GatedBranch(Runnable[Any, Any]):
                 else await self.branch.ainvoke(input, config, **kwargs)
             )
         except BaseException as exc:
-            not_written(conf_of(config), exc)
+            not_written(conf := conf_of(config), exc)
+            if isinstance(exc, GraphInterrupt) and (saver := saver_in(conf)) is not None:
+                await aaccess(pause_edge(conf), saver)
             raise
         if self.last and self.core.settings.listeners:
             _tell_end(conf_of(config), chose=True)

@@ -222,6 +222,36 @@ def test_body_with_its_own_interrupts_is_asked_about_once(mode: str) -> None:
 
 
 @MODES
+@pytest.mark.parametrize("node", ["pay", "work"])
+def test_an_approval_is_kept_while_an_edge_asks(node: str, mode: str) -> None:
+    """LangGraph runs the node again when the question of its edge is answered: it is not asked about again, nor is
+    a governed function in it."""
+    arbiter_os, spy, answers = ArbiterOS(), Spy("pay"), list[Any]()
+    arbiter_os.add_policy_checker(ApprovalChecker("approve", target_nodes=["pay"]))
+
+    @arbiter_os.govern
+    def pay(amount: int) -> Any:
+        return spy({"amount": amount})
+
+    def edge(_: Any) -> str:
+        answers.append([interrupt("where?"), interrupt("sure?")])
+        return "last"
+
+    builder: Any = StateGraph(State).add_node(node, spy if node == "pay" else lambda _: pay(20))
+    builder.add_node("last", Spy("last")).add_edge(START, node).add_conditional_edges(node, edge, ["last"])
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    result = run(app, {"log": []}, thread("1"), mode=mode)
+    shown: list[Any] = []
+    for answer in ("approve", "there", "yes"):
+        result = run(app, Command(resume=answer), thread("1"), mode=mode)
+        shown += [pause.value for pause in result.get("__interrupt__", ())]
+    assert (shown, answers) == (["where?", "sure?"], [["there", "yes"]])
+    assert result["log"] == ["pay", "last"]
+    # Another visit of the node is another question.
+    assert asked(run(app, {"log": []}, thread("1"), mode=mode))["policy"] == "approve"
+
+
+@MODES
 def test_refused_approval_stays_refused_while_the_body_pauses(mode: str) -> None:
     def pay(state: Any) -> dict[str, Any]:
         return {"log": [interrupt("pin?")]}
