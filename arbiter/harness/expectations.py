@@ -165,6 +165,8 @@ def _is_same(output: Any, expected: Any) -> bool:
 
 def contains(wanted: str | Sequence[str]) -> Check:
     texts = [wanted] if isinstance(wanted, str) else list(wanted)
+    if not any(texts):
+        raise ConfigurationError(f"expected a text that an output may lack, got {wanted!r:.80}.")
 
     def check(run: CaseRun) -> str | None:
         output = text_of(run.output)
@@ -175,6 +177,8 @@ def contains(wanted: str | Sequence[str]) -> Check:
 
 
 def matches(pattern: str) -> Check:
+    if not pattern:
+        raise ConfigurationError("expected a regular expression that an output may lack, got ''.")
     try:
         holds = Condition(
             f"output.matches({json.dumps(pattern, ensure_ascii=False)})", ["output"], records=()

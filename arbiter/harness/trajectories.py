@@ -238,6 +238,8 @@ def chosen(given: Sequence[Any] | Order) -> tuple[str, Sequence[Any]]:
         found = given.chosen
         if found is None:
             raise ConfigurationError("expected exactly one of strict, unordered, subset and superset.")
+        if found == ("superset", []):
+            raise ConfigurationError("expected a name in superset, got none: any run would pass.")
         return found
     return "strict", given
 

@@ -509,17 +509,39 @@ def test_an_object_that_is_not_a_target_is_refused(target: Any, said: str) -> No
         ),
         ({"redirected_to": "wirte"}, "Did you mean 'write'"),
         ({"matches": "("}, "not a regular expression"),
+        ({"matches": ""}, "expect.matches: expected a regular expression that an output may lack"),
+        ({"contains": ""}, "expect.contains: expected a text that an output may lack, got ''"),
+        ({"contains": []}, r"expected a text that an output may lack, got \[\]"),
+        ({"contains": [""]}, "expected a text that an output may lack"),
+        ({"nodes": {"superset": []}}, "expected a name in superset, got none"),
         ({"json_schema": {"type": "txt"}}, "expected a JSON Schema"),
         ({"condition": "outptu == 1"}, "outptu"),
         ({"nodes": {"strict": [], "subset": []}}, "exactly one of"),
         ({"nodes": [{"instruction": "NOPE"}]}, "NOPE"),
     ],
 )
-def test_an_expectation_that_can_never_be_met_is_refused_before_anything_runs(expect: Any, said: str) -> None:
+def test_an_expectation_that_is_never_met_or_always_is_refused_before_anything_runs(
+    expect: Any, said: str
+) -> None:
     plan = Spy("plan")
     with pytest.raises(ConfigurationError, match=said):
         Suite("graph", [Case("a", {"log": []}, expect=expect)]).run(chain(plan, Spy("write")))
     assert plan.calls == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected", "said"),
+    [
+        ({"use": "contains"}, "", "case 'a': expected: expected a text that an output may lack, got ''"),
+        ({"use": "contains"}, [], r"case 'a': expected: .* got \[\]. The scorer 'has' reads it"),
+        ({"use": "contains", "text": ""}, None, "the scorer 'has': expected a text that an output may lack"),
+        ({"use": "matches", "pattern": ""}, None, "the scorer 'has': expected a regular expression"),
+        ({"use": "trajectory", "superset": []}, None, "the scorer 'has': expected a name in superset"),
+    ],
+)
+def test_a_scorer_that_any_output_passes_is_refused(entry: Any, expected: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Suite("empty", [Case("a", 1, expected=expected)], scorers=[{"name": "has", **entry}])
 
 
 @pytest.mark.parametrize(
