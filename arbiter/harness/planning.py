@@ -14,6 +14,7 @@ from arbiter.harness.results import CaseResult
 from arbiter.harness.rows import Row
 from arbiter.harness.scores import NINE, Scale, Score
 from arbiter.statistics import VarianceSplit, cases_needed, detectable, variance_split
+from arbiter.statistics._numbers import count, floats, number
 
 Votes = Mapping[str, Sequence[Sequence[float]]]
 """The votes of each repeat of a case: `votes[case][repeat]` lists them."""
@@ -90,9 +91,11 @@ def plan(
     shows noise: a run with one repeat and no baseline; and without `drops` for a row whose scale has no
     end.
     """
+    repeats = count("plan", "repeats", repeats, least=1)
+    alpha = number("plan", "alpha", alpha, above=0, below=1)
     split = _split(votes) if votes else None
     sd, source = _noise(row, comparison, votes, split, repeats)
-    chosen = tuple(drops) if drops else usual_drops(row)
+    chosen = floats("plan", "drops", drops) if drops else usual_drops(row)
     least = math.ceil(-math.log2(alpha))  # with fewer changed cases the exact test cannot be significant
 
     def cases(noise: float) -> dict[float, int]:
@@ -103,8 +106,8 @@ def plan(
         raise ConfigurationError(f"{row.name} has {n} scored cases; a plan needs two.")
     by_votes: dict[int, Mapping[float, int]] = {}
     if split is not None:
-        for count in range(1, MOST_VOTES + 1):
-            by_votes[count] = cases(split.change(votes=count, repeats=repeats))
+        for asked in range(1, MOST_VOTES + 1):
+            by_votes[asked] = cases(split.change(votes=asked, repeats=repeats))
     return Plan(
         name=row.name,
         scale=row.scale,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -79,6 +80,23 @@ def test_a_run_that_shows_no_noise_has_no_plan() -> None:
         plan(row("tone", [5]), votes={"a": [[4, 5]], "b": [[4, 5]]})
     with pytest.raises(ParameterError, match="expected two votes or more of at least two cases"):
         plan(row("tone", BEFORE), votes={"a": [[4, 5]], "b": [[5]]})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"repeats": 0}, "repeats: expected a whole number from 1, got 0"),
+        ({"repeats": 1.5}, "repeats: expected a whole number from 1, got 1.5"),
+        ({"alpha": 0}, "alpha: expected a number above 0 and below 1, got 0"),
+        ({"alpha": float("nan")}, "alpha: expected a number above 0 and below 1, got nan"),
+        ({"drops": 0.5}, "drops: expected a list of numbers, got 0.5"),
+        ({"drops": ["a"]}, r"drops\[0\]: expected a finite number, got 'a'"),
+        ({"drops": [0]}, "drop: expected a number above 0, got 0"),
+    ],
+)
+def test_a_plan_names_the_parameter_that_is_wrong(options: Any, said: str) -> None:
+    with pytest.raises(ParameterError, match=said):
+        plan(row("tone", [[5, 6], [7, 7]]), **options)
 
 
 def test_a_scale_without_an_end_asks_for_the_drop_to_find() -> None:
