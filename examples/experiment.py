@@ -27,6 +27,7 @@ from typing import Any
 from langchain_core.language_models import SimpleChatModel
 from langchain_core.messages import BaseMessage
 
+from arbiter import ArbiterError
 from arbiter.experiments import Corrections, Experiment, ExperimentResult, Scenario
 from arbiter.personas import GateConfig, JudgeReply, JudgeRequest, Persona, anti_convergence
 
@@ -149,8 +150,11 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) > 1 or "".join(argv).startswith("-"):
         sys.exit("usage: experiment.py [FOLDER]")
     folder = Path(argv[0] if argv else tempfile.mkdtemp(prefix="experiment-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    print(run(folder).table())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        print(run(folder).table())
+    except (ArbiterError, OSError) as error:  # such as a folder that is a file
+        sys.exit(str(error))
     print(f"\nThe effects as a picture: {folder / 'effects.svg'}")
     return 0
 

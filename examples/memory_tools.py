@@ -26,7 +26,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 from rich.console import Console
 
-from arbiter import ArbiterOS, History, PolicyChecker, Verdict
+from arbiter import ArbiterOS, ConfigurationError, History, PolicyChecker, Verdict
 from arbiter.instructions import GENERATE, TOOL_CALL
 from arbiter.memory import EvaluationCycle, memory_tools, open_store
 
@@ -88,26 +88,31 @@ def build(store: BaseStore) -> Any:
     return arbiter_os.govern(app, instructions={"model": GENERATE, "tools": TOOL_CALL})
 
 
+def tell(app: Any, console: Console) -> None:
+    for user, thread, text in STORY:
+        console.print(f"\n{user}, {thread}: {text}", style="bold", markup=False, highlight=False)
+        config: RunnableConfig = {"configurable": {"thread_id": thread, "user_id": user}}
+        result = app.invoke({"messages": [HumanMessage(text)]}, config)
+        if "__interrupt__" in result:
+            console.print("  a human is asked, and approves", style="yellow")
+            result = app.invoke(Command(resume="approve"), config)
+        for message in result["messages"]:
+            if isinstance(message, AIMessage) and message.tool_calls:
+                console.print(f"  calls {message.tool_calls[0]['name']}", style="dim")
+        console.print(f"  {result['messages'][-1].text}", style="green", markup=False, highlight=False)
+
+
 def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(description="An agent with tools for its memory.")
     parser.add_argument(
         "--store", help="an SQLite file or a PostgreSQL URL; without it, memory ends with the script"
     )
     where = parser.parse_args(arguments).store
-    console = Console()
-    with open_store(where) if where else nullcontext(InMemoryStore()) as store:
-        app = build(store)
-        for user, thread, text in STORY:
-            console.print(f"\n{user}, {thread}: {text}", style="bold", markup=False, highlight=False)
-            config: RunnableConfig = {"configurable": {"thread_id": thread, "user_id": user}}
-            result = app.invoke({"messages": [HumanMessage(text)]}, config)
-            if "__interrupt__" in result:
-                console.print("  a human is asked, and approves", style="yellow")
-                result = app.invoke(Command(resume="approve"), config)
-            for message in result["messages"]:
-                if isinstance(message, AIMessage) and message.tool_calls:
-                    console.print(f"  calls {message.tool_calls[0]['name']}", style="dim")
-            console.print(f"  {result['messages'][-1].text}", style="green", markup=False, highlight=False)
+    try:
+        with open_store(where) if where else nullcontext(InMemoryStore()) as store:
+            tell(build(store), Console())
+    except ConfigurationError as error:
+        parser.error(str(error))
     return 0
 
 

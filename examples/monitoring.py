@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from arbiter import ArbiterOS, EvaluationResult, EvaluationRouter, History, NodeEvaluator
+from arbiter import ArbiterError, ArbiterOS, EvaluationResult, EvaluationRouter, History, NodeEvaluator
 from arbiter.instructions import GENERATE, RESPOND
 from arbiter.ledger import Ledger, StoredItem
 
@@ -187,6 +187,8 @@ def report(ledger_file: Path, console: Console) -> None:
             ledger.items(node="answer", evaluator="grounded", below=0.6, since=FIRST_DAY),
             key=lambda item: item.evaluation_results["grounded"].score,
         )
+        if not low:
+            sys.exit(f"{ledger_file} has no answer below 0.6. Write such a ledger: monitoring.py serve FILE")
         console.print(f"{len(low)} answers were below 0.6. The lowest of each question:")
         worst = {item.input_state["question"]: item for item in reversed(low)}
         console.print(answers([*worst.values()]))
@@ -228,10 +230,11 @@ def rewards(history: History) -> Table:
 
 def main(argv: Sequence[str]) -> int:
     match argv:
-        case ["serve", file]:
-            serve(Path(file))
-        case ["report", file]:
-            report(Path(file), Console())
+        case ["serve" | "report" as part, file]:
+            try:
+                serve(Path(file)) if part == "serve" else report(Path(file), Console())
+            except ArbiterError as error:  # such as a file that is missing, or is no ledger
+                sys.exit(str(error))
         case []:
             with tempfile.TemporaryDirectory() as folder:
                 file = str(Path(folder) / "support.db")

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +20,8 @@ from langgraph.graph import START, StateGraph
 
 from arbiter import ArbiterOS, PolicyViolationError
 from arbiter.instructions import REFLECT, RESPOND
-from examples import create_agent_one_line, experiment, memory_tools, stdlib_assistant
+from arbiter.ledger import Ledger
+from examples import create_agent_one_line, experiment, memory_tools, monitoring, stdlib_assistant
 from examples.payments import graph as payments_graph
 from examples.payments import main as payments
 from examples.stdlib_assistant import (
@@ -451,6 +452,36 @@ def test_the_experiment_compares_treatment_and_control_and_draws_the_effects(
     result = json.loads((tmp_path / "found" / "result.json").read_text(encoding="utf-8"))
     assert result["plan_hash"] == json.loads((tmp_path / "found" / "plan.json").read_text())["hash"]
     assert not any(result["exposure"]["control"][name] for name in ("checks", "nudges", "regenerations"))
+
+
+@pytest.mark.filterwarnings("ignore:.*:arbiter.ArbiterWarning")  # an empty ledger has no such node
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: monitoring.main(["report", "none.db"]), "there is no ledger at 'none.db'"),
+        (lambda: monitoring.main(["report", "text"]), "it is not a SQLite database"),
+        (lambda: monitoring.main(["serve", "none/a.db"]), "there is no folder"),
+        (lambda: monitoring.main(["report", "empty.db"]), "empty.db has no answer below 0.6"),
+        (lambda: experiment.main(["text"]), "File exists"),
+        (lambda: experiment.main(["planned"]), "plan.json is not a plan of an experiment"),
+        (lambda: memory_tools.main(["--store", "text"]), "file is not a database"),
+    ],
+)
+def test_an_example_that_cannot_use_a_file_ends_with_a_sentence(
+    call: Callable[[], int],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("a text")
+    (tmp_path / "planned").mkdir()
+    (tmp_path / "planned" / "plan.json").write_text("{}")
+    Ledger("empty.db").close()
+    with pytest.raises(SystemExit) as ended:
+        call()
+    assert said in f"{ended.value} {capsys.readouterr().err}"
 
 
 def test_a_question_about_the_experiment_runs_nothing(
