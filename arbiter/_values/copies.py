@@ -131,7 +131,7 @@ DICTS = core_schema.list_schema(DICT)
 MAX_VALUES = 100_000
 """The number of values, at any depth, that one exported value may contain. A count replaces the rest."""
 _DEPTH = 20
-_BITS = 10_000
+DECIMAL_BITS = 10_000
 _SMALL = 1 << 63
 _PLAIN = frozenset({type(None), bool})
 
@@ -194,8 +194,7 @@ class Exporter:
         kind = cast(Any, type(value))
         if kind is int:
             # Python refuses to write numbers of very many digits.
-            bits = value.bit_length()
-            return value if bits <= _BITS else f"<int of {bits} bits>"
+            return value if value.bit_length() <= DECIMAL_BITS else hex(value)
         if issubclass(kind, Enum):
             return self.of(value.value, depth + 1)
         if issubclass(kind, str):

@@ -26,6 +26,8 @@ from weakref import WeakKeyDictionary, ref
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel
 
+from arbiter._values.copies import DECIMAL_BITS
+
 LENGTH = 16
 """The number of hex digits of a version."""
 
@@ -65,6 +67,8 @@ def plain(value: Any) -> Any:
     A function is its code, an object of unknown kind its class, the code of that class, and its `version`, or else
     what it keeps of its constructor's arguments.
     """
+    if isinstance(value, int) and value.bit_length() > DECIMAL_BITS:
+        return hex(value)
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

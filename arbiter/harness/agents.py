@@ -61,13 +61,17 @@ def mistakes_in_times(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """An agent. `id` is its name in the messages. `graph`, or a function, answers prompts, which it gets as messages
-    under "messages". Without one the agent has its stored messages alone.
+    """An agent. `id` is its name in the messages. `persona` may be the text that `Persona.of` takes, such as
+    "arbiter:ilka". `graph`, or a function, answers prompts, which it gets as messages under "messages". Without one
+    the agent has its stored messages alone.
     """
 
     id: str
     persona: Persona
     graph: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "persona", Persona.of(self.persona))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

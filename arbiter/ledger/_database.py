@@ -54,15 +54,20 @@ SCHEMA = Schema(
 
 
 def report_outages(engine: Engine, where: str | os.PathLike[str]) -> None:
-    """From now on, a server that cannot be reached is a `LedgerUnavailable`, without the statement and its values."""
+    """From now on, a server that cannot be reached is a `LedgerUnavailable`, without the statement and its values, and
+    so is a file that cannot be used."""
     from sqlalchemy import event
-    from sqlalchemy.exc import OperationalError
+    from sqlalchemy.exc import DatabaseError, OperationalError
 
     @event.listens_for(engine, "handle_error", retval=True)
     def in_a_sentence(context: ExceptionContext) -> BaseException | None:
-        is_outage = context.is_disconnect or isinstance(context.sqlalchemy_exception, OperationalError)
+        # SQLite has no class of its own for a file that is damaged.
+        is_outage = context.is_disconnect or type(context.sqlalchemy_exception) in (
+            OperationalError,
+            DatabaseError,
+        )
         # A connection of the pool that has ended is replaced by a new one.
-        if not is_outage or context.is_pre_ping or context.dialect.name != "postgresql":
+        if not is_outage or context.is_pre_ping:
             return None
         return unavailable(where, SCHEMA, context.original_exception)
 

@@ -118,6 +118,14 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return given
 
 
+def test_an_agent_names_its_persona_as_a_file_does() -> None:
+    named: Any = "arbiter:ilka"
+    assert Agent(id="ilka", persona=named) == Agent(id="ilka", persona=Persona.of("arbiter:ilka"))
+    named = "arbiter:nobody"
+    with pytest.raises(ConfigurationError, match="nobody"):
+        Agent(id="ilka", persona=named)
+
+
 def test_a_row_is_an_agent_and_a_dimension_and_its_cases_are_what_was_judged(crew: Path) -> None:
     report = loaded().run()
     assert list(report.rows) == [

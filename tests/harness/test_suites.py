@@ -590,6 +590,13 @@ def test_a_suite_that_is_refused_leaves_no_evaluator_behind(evaluators: Any, exp
     assert not arbiter_os.evaluators
 
 
+def test_numbers_of_very_many_digits_are_outputs_and_expected() -> None:
+    large = 10**5_000
+    suite = Suite("large", [Case("a", 1, expected=large)], scorers=[{"name": "same", "use": "equals"}])
+    assert suite.run({"a": large}, folder=None).results[0].passed
+    assert not suite.run({"a": large + 1}, folder=None).results[0].passed
+
+
 class Vector:
     """Several numbers, as numpy and pandas have them: a comparison gives no truth value."""
 

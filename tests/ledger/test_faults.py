@@ -20,7 +20,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from sqlalchemy import create_engine
 
 from arbiter import ArbiterOS, NodeEvaluator
-from arbiter.ledger import Ledger, LedgerError, _writer
+from arbiter.ledger import Ledger, LedgerError, LedgerUnavailable, _writer
 from arbiter.ledger._entries import Event
 from arbiter.ledger._store import Store
 from arbiter.telemetry import Delivery, ExportedScore, ScoreReceiver
@@ -404,3 +404,41 @@ def test_proofs_and_removals_refuse_a_file_that_is_no_longer_the_ledgers(
     assert path.exists() == is_replaced
     with Ledger(tmp_path / "elsewhere" / "l.db") as moved:
         assert moved.verify()
+
+
+def overwrite(path: Path) -> None:
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+def drop_a_table(path: Path) -> None:
+    with sql(path) as execute:
+        execute("DROP TABLE entries")
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (overwrite, "database disk image is malformed|file is not a database"),
+        (drop_a_table, "no such table: entries"),
+    ],
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ledger: [*ledger.items()],
+        lambda ledger: [*ledger.threads()],
+        lambda ledger: ledger.history("t0"),
+        lambda ledger: ledger.verify(),
+        lambda ledger: ledger.anchor(),
+        lambda ledger: ledger.erase(thread_id="t0", reason="none"),
+    ],
+)
+def test_a_ledger_file_that_was_harmed_is_a_sentence_without_its_statement(
+    call: Callable[[Ledger], Any], harm: Callable[[Path], None], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "l.db"
+    recorded(path, 1).close()
+    with Ledger(path) as ledger:
+        harm(path)
+        with pytest.raises(LedgerUnavailable, match=rf"^cannot open '.*l\.db': ({said})\.$"):
+            call(ledger)

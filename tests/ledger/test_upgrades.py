@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
-from sqlalchemy.exc import OperationalError
 
 from arbiter._databases import upgrade_database
 from arbiter.ledger import Ledger, LedgerUnavailable
@@ -146,7 +145,7 @@ def test_a_ledger_that_cannot_be_written_is_read_all_the_same(
         assert len(list(ledger.items())) == 6
         assert ledger.verify()
         assert next(looks)
-        with pytest.raises(OperationalError, match="readonly"):
+        with pytest.raises(LedgerUnavailable, match="readonly"):
             ledger.erase(thread_id="t0", reason="none")
     assert [each.name for each in tmp_path.iterdir()] == ["l.db"]
     with pytest.raises(LedgerUnavailable, match="no permission to read and write it"):

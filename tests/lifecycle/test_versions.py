@@ -167,6 +167,11 @@ def test_function_without_source_has_a_version() -> None:
     assert version_of(found["one"]) == version_of(found["same"]) != version_of(found["two"])
 
 
+def test_numbers_of_very_many_digits_have_a_version() -> None:
+    """Python refuses to write them in decimal."""
+    assert version_of({"a": 10**5_000}) == version_of({"a": 10**5_000}) != version_of({"a": 10**5_000 + 1})
+
+
 def test_own_version_replaces_it() -> None:
     class Mine(NodeEvaluator):
         version = "v2"
