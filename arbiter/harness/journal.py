@@ -35,7 +35,7 @@ from arbiter.harness.recordings import Asked
 from arbiter.harness.results import CUT, CaseResult, CaseRun
 from arbiter.harness.scores import Score, plain_scale, scale_from
 from arbiter.harness.usage import NOTHING, Spent
-from arbiter.harness.writing import why_unwritable, write_whole
+from arbiter.harness.writing import lock, why_unwritable, write_whole
 from arbiter.models import JudgeReply, judgement_of
 
 VERSION = 1
@@ -512,18 +512,12 @@ def _locked(folder: Path) -> IO[str]:
     """Hold the lock of a run. Raises `ConfigurationError` that names the process which has it."""
     guard = (folder / "lock").open("a+")
     try:
-        import fcntl
-    except ImportError:  # Windows has other locks; there two processes are not kept apart
-        return guard
-    try:
-        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(guard)
     except BlockingIOError:
         guard.seek(0)
         owner = guard.read().strip()
         guard.close()
         raise ConfigurationError(f"the run {folder.name} is in use by process {owner}.") from None
-    except OSError:  # a file system without locks, on which two processes are not kept apart
-        pass
     guard.seek(0)
     guard.truncate()
     guard.write(str(os.getpid()))

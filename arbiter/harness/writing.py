@@ -8,28 +8,35 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import IO, Any
+
+
+def lock(file: int | IO[Any]) -> None:
+    """Keep other processes that ask for the lock of an open file out until it is closed. On Windows, and on a file
+    system without locks, two processes are not kept apart. Raises `BlockingIOError` if another one has it."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except (ImportError, OSError):
+        pass
 
 
 def locked(folder: Path) -> Callable[[], None]:
-    """Make a folder, and keep other processes that ask for it out until the result is called. On a file system without
-    locks, two processes are not kept apart.
-
-    Raises `BlockingIOError` if another one has it, and `OSError` if no file can be made in it.
-    """
+    """Make a folder, and `lock` it until the result is called. Raises `BlockingIOError` if another process has it, and
+    `OSError` if no file can be made in it."""
     folder.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=folder).close()
-    try:
-        import fcntl
-    except ImportError:  # Windows cannot lock a folder; there two processes are not kept apart
+    if os.name == "nt":  # Windows cannot open a folder
         return lambda: None
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(handle)
     except BlockingIOError:
         os.close(handle)
         raise
-    except OSError:
-        pass
     return lambda: os.close(handle)
 
 

@@ -503,9 +503,9 @@ class History(Exported, method="to_dicts", returns=DICTS):
 
     def to_jsonl(self) -> str:
         """One JSON object per item, one item per line."""
-        return "".join(
-            json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n" for item in self.to_dicts()
-        )
+        lines = (json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n" for item in self.to_dicts())
+        # Half of a surrogate pair, as in the name of a rule, has no UTF-8 form; JSON has an escape for it.
+        return "".join(lines).encode("utf-8", "backslashreplace").decode("utf-8")
 
     def pprint(self, console: Console | None = None) -> None:
         """Print the history for a human; arbiter/history/_text.py describes the format."""

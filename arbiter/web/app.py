@@ -23,8 +23,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from arbiter._databases import sentences
-from arbiter.errors import ArbiterError, ConfigurationError
-from arbiter.ledger import LedgerError
+from arbiter.errors import ArbiterError, ConfigurationError, describe
+from arbiter.ledger import LedgerError, LedgerUnavailable
 from arbiter.ledger._database import CHANGED, SCHEMA, unreadable
 from arbiter.web import checks, evaluations, items, reports, thread, threads
 from arbiter.web.access import Auth, middleware
@@ -84,7 +84,11 @@ def viewer(
         return context.page(request, "error.html", status, sentence=sentence)
 
     def unexpected(request: Request, error: Exception) -> Response:
-        _log.exception("the viewer could not make a page", exc_info=error)
+        _log.error(
+            "the viewer could not make a page: %s",
+            describe(error),
+            exc_info=None if isinstance(error, LedgerError) else error,
+        )
         try:
             with sentences(ledger.where, SCHEMA):
                 ledger.reader.ensure_current(ledger.where)
@@ -114,7 +118,7 @@ def viewer(
         exception_handlers={
             HTTPException: refused,
             ArbiterError: refused,
-            **dict.fromkeys((*CHANGED, SQLAlchemyError), unexpected),
+            **dict.fromkeys((*CHANGED, LedgerUnavailable, SQLAlchemyError), unexpected),
         },
         lifespan=lifespan,
     )

@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from arbiter import ArbiterOS, EvaluationResult, History, HistoryItem
 from arbiter.history import RunHistory
 from arbiter.instructions import GENERATE
-from tests.support import Judge, Spy, chain
+from tests.support import Judge, Spy, chain, good
 
 
 class Part:
@@ -113,3 +113,12 @@ def test_a_serialiser_without_types_sees_only_public_data(history: RunHistory) -
     assert dict(item) == item.to_dict()
     assert vars(history) == {"entries": history.entries}
     assert dict(item.evaluation_results) == {"good": item.evaluation_results["good"]}
+
+
+def test_half_of_a_character_in_the_name_of_a_rule_is_written_to_a_file() -> None:
+    """JSON has an escape for it."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("kind\ud800", good))
+    arbiter_os.govern(chain(Spy("a"))).invoke({"log": []})
+    line = arbiter_os.history.to_jsonl().encode()
+    assert [*json.loads(line)["evaluation_results"]] == ["kind\ud800"]
