@@ -27,7 +27,7 @@ from arbiter.harness.node_runs import node_runs_of, steering
 from arbiter.harness.recordings import Place
 from arbiter.harness.results import CUT, CaseResult, CaseRun
 from arbiter.harness.scorers import NamedScorer
-from arbiter.harness.scores import SHARE, Score, failed, of_judge, scores_of
+from arbiter.harness.scores import Score, failed, of_judge, scores_of
 from arbiter.harness.tapes import Tape, judged
 from arbiter.harness.targets import Answered, NotEvaluableError, Target
 from arbiter.harness.trajectories import visits_of
@@ -503,14 +503,16 @@ def evaluations_of(item: HistoryItem, evaluators: Mapping[str, NodeEvaluator]) -
     results = dict(item.evaluation_results)
     read, gated = steering(item.record) if results else ((), ())
     for name, result in results.items():
-        evaluator = evaluators.get(name) or evaluators.get(name.partition(".")[0])
-        value = float(result.score) if evaluator is None else evaluator.value_of(result)
+        # Without one, it is of a suite that runs beside this one on the same `ArbiterOS`.
+        if (evaluator := _evaluator_of(name, evaluators)) is None:
+            continue
+        value = evaluator.value_of(result)
         score = Score(
             name,
             value,
             passed=result.passed,
             reason=result.feedback,
-            scale=SHARE if evaluator is None else evaluator.scale,
+            scale=evaluator.scale,
             used_for_control=name in read or result.metadata.get("dimension") in gated,
             **of_judge(result.metadata),
             **place,
@@ -522,7 +524,13 @@ def evaluations_of(item: HistoryItem, evaluators: Mapping[str, NodeEvaluator]) -
     if errors := item.evaluation_errors:
         outcomes = item.evaluation_outcomes
         for name, reason in errors.items():
-            yield replace(failed(name, reason), outcome=outcomes.get(name, "error"), **place)
+            if _evaluator_of(name, evaluators) is not None:
+                yield replace(failed(name, reason), outcome=outcomes.get(name, "error"), **place)
+
+
+def _evaluator_of(name: str, evaluators: Mapping[str, NodeEvaluator]) -> NodeEvaluator | None:
+    """The evaluator of a result: of that name, or of one of its several results."""
+    return evaluators.get(name) or evaluators.get(name.rpartition(".")[0])
 
 
 async def _acounted(begin: Callable[[], Any], callback: UsageCallback) -> Any:

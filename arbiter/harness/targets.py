@@ -321,7 +321,11 @@ class GraphTarget(Target):
 
     @property
     def evaluators(self) -> Sequence[NodeEvaluator]:
-        return self._core.registry.registered(NodeEvaluator)
+        found = self._core.registry.registered(NodeEvaluator)
+        with _lent_lock:
+            lent = +_lent[self._arbiter_os] if self._arbiter_os in _lent else ()
+        # A suite that runs beside this one has the others.
+        return [each for each in found if each.name in self._added or each.name not in lent]
 
     @property
     def queues(self) -> Sequence[EvaluatorQueue]:

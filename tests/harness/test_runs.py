@@ -167,6 +167,21 @@ def text_of(given: int) -> str:
     return str(given)
 
 
+def test_suites_that_run_at_once_on_one_arbiter_os_have_their_own_rows() -> None:
+    arbiter_os, graph = ArbiterOS(), chain(Spy("write"))
+    arbiter_os.add_evaluator(Judge("always", good))
+    runs = [
+        Suite(name, [Case("a", {"log": []})], evaluators=[Judge(name, good)]).prepare(
+            graph, arbiter_os=arbiter_os, folder=None
+        )
+        for name in ("style.one", "style.two")
+    ]
+    assert [{*run.run().rows} - {"completed"} for run in runs] == [
+        {"always", "style.one"},
+        {"always", "style.two"},
+    ]
+
+
 def test_the_report_lies_beside_the_journal_with_the_options_of_the_run(project: Path) -> None:
     suite = Suite("kept", [Case("a", 1, expected=0), Case("b", 2)], scorers=[kind])
     report = suite.run(text_of, accept_changed=True)
