@@ -22,6 +22,7 @@ from arbiter._weaving.graph import Rules
 from arbiter.checkers import FlowChecker
 from arbiter.checkers._steps import Step
 from arbiter.errors import nearest
+from arbiter.evaluation import NodeEvaluator
 from arbiter.instructions import Instruction
 from arbiter.linting._findings import Finding, Severity
 from arbiter.linting._rules import Demands, severity_of
@@ -102,18 +103,18 @@ def _without_nodes(contract: Contract, nodes: Sequence[Node]) -> Iterator[Findin
 
 
 def _without_results(
-    router: Contract, contracts: Sequence[Contract], nodes: Sequence[Node]
+    reader: Contract, contracts: Sequence[Contract], nodes: Sequence[Node]
 ) -> Iterator[Finding]:
-    """A router whose evaluators judge none of its nodes."""
-    needs = router.needs if isinstance(router, PolicyRouter) else ()
+    """A router, or an evaluator of others' scores, whose evaluators judge none of its nodes."""
+    needs = reader.needs if isinstance(reader, PolicyRouter | NodeEvaluator) else ()
     read = [c for c in contracts if c.kind == "evaluator" and c.name in needs]
-    own = [node for node in nodes if node.is_target_of(router)]
+    own = [node for node in nodes if node.is_target_of(reader)]
     if not own or not needs or len(read) < len(needs):
         return
     if not any(node.is_target_of(evaluator) for node in own for evaluator in read):
         names = ", ".join(repr(evaluator.name) for evaluator in read)
         where = ", ".join(node.full for node in own)
-        yield _dead(router, f"it reads {names}, which never judges {where}", "Give both the same targets.")
+        yield _dead(reader, f"it reads {names}, which never judges {where}", "Give both the same targets.")
 
 
 def _without_labels(rule: Contract, nodes: Sequence[Node]) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ from arbiter import checkers as kinds
 from arbiter._contracts import Contract
 from arbiter.checkers import AtMost, HistoryPolicyChecker, RequireBefore
 from arbiter.errors import ArbiterWarning, NotAGraphError, UnknownInstructionError, UnknownNodeError
-from arbiter.evaluators import ThresholdEvaluator
+from arbiter.evaluators import ThresholdEvaluator, WeightedEvaluator
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
 from arbiter.linting import (
     CODES,
@@ -589,6 +589,7 @@ MISSES: list[tuple[str, str, list[Contract]]] = [
         ],
     ),
     ("dead-rule", "warning", [kinds.FlowChecker("f", {"u": kinds.Label(input_keys=["x"])}, {"u": []})]),
+    ("dead-rule", "warning", [on_drafts(), WeightedEvaluator("w", {"e": 1}, target_nodes=["verify"])]),
     ("unknown-evaluator", "error", [on_drafts("quality"), EvaluationRouter("r", "qualty", "verify")]),
     ("unknown-evaluator", "warning", [EvaluationRouter("r", "quality", "verify")]),
     (
@@ -644,6 +645,7 @@ FINE: list[list[Contract]] = [
         ErrorRouter("r", "draft", target_nodes=["verify"]),
     ],
     [kinds.FlowChecker("f", labels={"u": kinds.Label(input_keys=["x"])}, forbid={"u": ["TOOL_CALL"]})],
+    [on_drafts(), WeightedEvaluator("w", {"e": 1}, target_nodes=["draft", "verify"])],
     [on_drafts(), EvaluationRouter("r", "e.tone", "verify", target_nodes=["draft"])],
     [kinds.ConditionChecker("c", 'instruction == "TOOL_CALL" && history.denied.c > 1')],
 ]
