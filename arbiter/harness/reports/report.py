@@ -299,6 +299,8 @@ def form_of(path: Path) -> str:
 
 def of_head(head: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the report of a run that its run.json has."""
+    if wrong := [name for name in ("run_id", "suite", "target", "mode") if not isinstance(head[name], str)]:
+        raise TypeError(f"{wrong[0]} is {head[wrong[0]]!r:.80}")
     return {
         "run_id": head["run_id"],
         "suite": head["suite"],
@@ -329,21 +331,22 @@ def load_report(
     elif baseline is None and (place := written.head.get("baseline") or gate.baseline) is not None:
         gate = replace(gate, baseline=place)  # is named if it is gone
         baseline = baseline_if_measured(place, cases) if compared else None
-    return Report(
-        **about,
-        cases=cases,
-        results=tuple(written.results()),
-        baseline=baseline,
-        gate=gate,
-        began=datetime.fromtimestamp(written.began, UTC),
-        seconds=written.last - written.began,
-        stopped=end["stopped"],
-        reached=end.get("reached", ""),
-        left_behind=end["left_behind"],
-        sessions=written.sessions,
-        unfinished=tuple(written.unfinished()),
-        **evidence,
-    )
+    with reading(folder):
+        return Report(
+            **about,
+            cases=cases,
+            results=tuple(written.results()),
+            baseline=baseline,
+            gate=gate,
+            began=datetime.fromtimestamp(written.began, UTC),
+            seconds=written.last - written.began,
+            stopped=end["stopped"],
+            reached=end.get("reached", ""),
+            left_behind=end["left_behind"],
+            sessions=written.sessions,
+            unfinished=tuple(written.unfinished()),
+            **evidence,
+        )
 
 
 def row_to_dict(row: Row) -> dict[str, Any]:
