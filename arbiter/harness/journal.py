@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, get_type_hints
 
-from pydantic import TypeAdapter, create_model
+from pydantic import BaseModel, TypeAdapter, create_model
 
 from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, PackError, describe, nearest
 from arbiter.harness.canonical import canonical, compact, is_mapping, listed
@@ -48,10 +48,14 @@ _SYNC = 0.5
 NodeRuns = Sequence[Sequence[Mapping[str, Any]]]
 """The node runs of a case, superstep by superstep, as JSON-able data."""
 _SCORE = TypeAdapter(Score)
-_SCORE_FIELDS, _RESULT_FIELDS = (
-    create_model(kind.__name__, **{name: (hint, None) for name, hint in get_type_hints(kind).items()})
-    for kind in (Score, CaseResult)
-)
+
+
+def _checking(kind: type[Any]) -> type[BaseModel]:
+    fields: dict[str, Any] = {name: (hint, None) for name, hint in get_type_hints(kind).items()}
+    return create_model(kind.__name__, **fields)
+
+
+_SCORE_FIELDS, _RESULT_FIELDS = _checking(Score), _checking(CaseResult)
 """Models that check what a journal has. What they return has floats where whole numbers were written."""
 
 
