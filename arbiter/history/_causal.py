@@ -186,6 +186,16 @@ class CausalHistory(History):
         """
         return [HistoryItem(record) for record in self._run.log.denied()]
 
+    def denials(self) -> list[HistoryItem]:
+        """The items in which a checker denied, the own item whatever its verdicts, and those of `denied`."""
+        # An item is built only for a denial: an evaluator asks in each step, and most runs have none.
+        committed = [
+            _item(fact, self._run)
+            for fact in self._past.facts()
+            if "deny" in fact.get("checks", NOTHING).values()
+        ]
+        return [*committed, self._own, *self.denied()]
+
     @property
     def thread_id(self) -> str | None:
         return self._run.log.thread_id

@@ -337,8 +337,7 @@ class TrustEvaluator(CognitiveEvaluator):
 
     def _denials(self, history: History) -> Iterable[tuple[str, HistoryItem, str]]:
         """The id, the node run and the type of evidence of each denial."""
-        remembered = history.denied() if isinstance(history, CausalHistory) else ()
-        for item in (*history.items(), *remembered):
+        for item in history.denials() if isinstance(history, CausalHistory) else history.items():
             for checker, verdict in item.check_policy_results.items():
                 type = self.policy_evidence.get(checker, self.policy_evidence.get("*"))
                 if type is not None and verdict.kind == "deny" and not _failed(verdict):

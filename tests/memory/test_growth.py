@@ -17,6 +17,8 @@ from langgraph.store.base import BaseStore, GetOp, ListNamespacesOp, Op, PutOp, 
 from langgraph.store.memory import InMemoryStore
 
 from arbiter import ArbiterOS
+from arbiter.checkers import ConditionChecker
+from arbiter.history import _causal
 from arbiter.memory import (
     Entity,
     EvaluationCycle,
@@ -597,3 +599,26 @@ def test_a_turn_writes_no_more_if_more_users_have_said_the_same_of_the_agent(
     [fact] = app.cycle.memory.facts(AGENT)
     assert (fact.mention_count, len(fact.speakers), len(fact.room_ids)) == (70, 10, 20)
     assert counts[1] <= counts[0] + 4
+
+
+def test_a_turn_does_not_restore_the_node_runs_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trust asks for denials in each turn, and a run of the graph without any has nothing to restore."""
+    restored: list[str] = []
+    real = _causal.evaluations_from
+
+    def counting(fact: Any) -> Any:
+        restored.append(fact["node"])
+        return real(fact)
+
+    monkeypatch.setattr(_causal, "evaluations_from", counting)
+    builder = StateGraph(MessagesState)
+    for number in range(20):
+        builder.add_node(f"n{number}", lambda state: {})
+        builder.add_edge(f"n{number - 1}" if number else START, f"n{number}")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ConditionChecker("limit", "false"))
+    arbiter_os.add_evaluation_cycle(EvaluationCycle(store=InMemoryStore()))
+    arbiter_os.add_evaluator(TrustEvaluator())
+    arbiter_os.govern(builder).invoke({"messages": [HumanMessage("Hello")]})
+    assert [item.status for item in arbiter_os.history.items()] == ["completed"] * 20
+    assert restored == []
