@@ -400,7 +400,8 @@ class Session:
 
     def _evaluations(self, history: RunHistory | None) -> Generator[Call, Any, list[Score]]:
         """Wait for the node evaluators of a case, and read their results."""
-        evaluators = {evaluator.name: evaluator for evaluator in self._evaluators}
+        # Also those that the graph has registered since.
+        evaluators = {evaluator.name: evaluator for evaluator in self.target.evaluators}
         items = [] if history is None else list(history.items())
         try:
             # Reading an evaluation that no worker has begun runs it here, so each of them has its own deadline;
@@ -530,7 +531,9 @@ def evaluations_of(item: HistoryItem, evaluators: Mapping[str, NodeEvaluator]) -
 
 def _evaluator_of(name: str, evaluators: Mapping[str, NodeEvaluator]) -> NodeEvaluator | None:
     """The evaluator of a result: of that name, or of one of its several results."""
-    return evaluators.get(name) or evaluators.get(name.rpartition(".")[0])
+    while name not in evaluators and "." in name:
+        name = name.rpartition(".")[0]
+    return evaluators.get(name)
 
 
 async def _acounted(begin: Callable[[], Any], callback: UsageCallback) -> Any:

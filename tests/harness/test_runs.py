@@ -182,6 +182,20 @@ def test_suites_that_run_at_once_on_one_arbiter_os_have_their_own_rows() -> None
     ]
 
 
+def test_results_with_dots_in_their_names_and_evaluators_of_a_run_have_rows() -> None:
+    arbiter_os, late = ArbiterOS(), Judge("late", good)
+
+    def write(_: State) -> dict[str, Any]:
+        if late not in arbiter_os.evaluators:
+            arbiter_os.add_evaluator(late)
+        return {"log": ["done"]}
+
+    several = Judge("style.all", lambda _: {"tone.warm": True, "tone": 0.5})
+    suite = Suite("s", [Case("a", {"log": []}), Case("b", {"log": []})], evaluators=[several])
+    run = suite.prepare(chain(write), arbiter_os=arbiter_os, folder=None)
+    assert {*run.run().rows} == {"completed", "style.all.tone.warm", "style.all.tone", "late"}
+
+
 def test_the_report_lies_beside_the_journal_with_the_options_of_the_run(project: Path) -> None:
     suite = Suite("kept", [Case("a", 1, expected=0), Case("b", 2)], scorers=[kind])
     report = suite.run(text_of, accept_changed=True)
