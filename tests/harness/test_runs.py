@@ -185,7 +185,7 @@ def test_suites_that_run_at_once_on_one_arbiter_os_have_their_own_rows() -> None
 def test_results_with_dots_in_their_names_and_evaluators_of_a_run_have_rows() -> None:
     arbiter_os, late = ArbiterOS(), Judge("late", good)
 
-    def write(_: State) -> dict[str, Any]:
+    def write(_: Any) -> dict[str, Any]:
         if late not in arbiter_os.evaluators:
             arbiter_os.add_evaluator(late)
         return {"log": ["done"]}
