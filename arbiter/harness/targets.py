@@ -323,7 +323,7 @@ class GraphTarget(Target):
     def evaluators(self) -> Sequence[NodeEvaluator]:
         found = self._core.registry.registered(NodeEvaluator)
         with _lent_lock:
-            lent = +_lent[self._arbiter_os] if self._arbiter_os in _lent else ()
+            lent = () if self._arbiter_os is None else +_lent.get(self._arbiter_os, Counter[str]())
         # A suite that runs beside this one has the others.
         return [each for each in found if each.name in self._added or each.name not in lent]
 

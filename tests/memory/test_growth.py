@@ -19,6 +19,7 @@ from langgraph.store.memory import InMemoryStore
 from arbiter import ArbiterOS
 from arbiter.checkers import ConditionChecker
 from arbiter.history import _causal
+from arbiter.history._record import evaluations_from
 from arbiter.memory import (
     Entity,
     EvaluationCycle,
@@ -604,7 +605,7 @@ def test_a_turn_writes_no_more_if_more_users_have_said_the_same_of_the_agent(
 def test_a_turn_does_not_restore_the_node_runs_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trust asks for denials in each turn, and a run of the graph without any has nothing to restore."""
     restored: list[str] = []
-    real = _causal.evaluations_from
+    real = evaluations_from
 
     def counting(fact: Any) -> Any:
         restored.append(fact["node"])
