@@ -760,9 +760,8 @@ def test_no_line_follows_one_for_which_the_disk_had_no_room(
 def test_a_value_of_another_type_in_the_files_of_a_run_is_a_sentence(
     project: Path, kind: str, place: tuple[Any, ...], value: Any, said: str
 ) -> None:
-    run_id = (
-        Suite("edited", [Case("a", 1)], scorers={"half": lambda run: 0.5}).run(lambda given: given).run_id
-    )
+    suite = Suite("edited", [Case("a", 1)], scorers={"half": lambda run: 0.5})
+    run_id = suite.run(answer).run_id
     file = FOLDER / run_id / ("run.json" if kind == "head" else "journal.jsonl")
     lines = [
         json.loads(line) for line in (file.read_text().splitlines() if kind != "head" else [file.read_text()])

@@ -415,6 +415,16 @@ def drop_a_table(path: Path) -> None:
         execute("DROP TABLE entries")
 
 
+CALLS: list[Callable[[Ledger], Any]] = [
+    lambda ledger: [*ledger.items()],
+    lambda ledger: [*ledger.threads()],
+    lambda ledger: ledger.history("t0"),
+    lambda ledger: ledger.verify(),
+    lambda ledger: ledger.anchor(),
+    lambda ledger: ledger.erase(thread_id="t0", reason="none"),
+]
+
+
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
@@ -422,17 +432,7 @@ def drop_a_table(path: Path) -> None:
         (drop_a_table, "no such table: entries"),
     ],
 )
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda ledger: [*ledger.items()],
-        lambda ledger: [*ledger.threads()],
-        lambda ledger: ledger.history("t0"),
-        lambda ledger: ledger.verify(),
-        lambda ledger: ledger.anchor(),
-        lambda ledger: ledger.erase(thread_id="t0", reason="none"),
-    ],
-)
+@pytest.mark.parametrize("call", CALLS)
 def test_a_ledger_file_that_was_harmed_is_a_sentence_without_its_statement(
     call: Callable[[Ledger], Any], harm: Callable[[Path], None], said: str, tmp_path: Path
 ) -> None:
