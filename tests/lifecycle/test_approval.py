@@ -237,8 +237,11 @@ def test_an_approval_is_kept_while_an_edge_asks(node: str, mode: str) -> None:
         answers.append([interrupt("where?"), interrupt("sure?")])
         return "last"
 
+    def work(_: Any) -> Any:
+        return pay(20)
+
     builder: Any = StateGraph(State)
-    builder.add_node(node, spy if node == "pay" else lambda _: pay(20))
+    builder.add_node(node, spy if node == "pay" else work)
     builder.add_node("last", Spy("last")).add_edge(START, node).add_conditional_edges(node, edge, ["last"])
     app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
     result = run(app, {"log": []}, thread("1"), mode=mode)
