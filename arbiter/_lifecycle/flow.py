@@ -132,7 +132,8 @@ def _govern(run: NodeRun) -> Steps:
 def _output_in_question(run: NodeRun) -> Any:
     """The output that a human was asked about. The body is done; only the answer is left."""
     assert run.pending_question is not None
-    entry = None if run.saved is None else run.saved.entry
+    saved = run.saved
+    entry = None if saved is None or saved.paused else saved.entry
     used = entry["upto"] if entry is not None and entry["output"] else 0
     run.questions = max(run.pending_question["question"], used)
     return kept_output(run.pending_question)

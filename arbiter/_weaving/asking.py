@@ -116,25 +116,47 @@ def read_saved(conf: Mapping[str, Any], task: str) -> Access[Saved]:
         return Saved()
     writes = found[1]
     notes = writes.notes(task)
-    asked = [cast(Question, note) for name, note in notes.items() if name == f"ask {note.get('number')}"]
-    entries = [cast(Entry, note) for name, note in notes.items() if name.startswith("entry ")]
-    entry = max(entries, key=lambda entry: entry["entry"], default=None)
+    entry = _entry_in(notes)
+    paused = entry is not None and f"paused {entry['entry']}" in notes
     return Saved(
         facts=writes.facts,
-        asked=sorted(asked, key=lambda question: question["number"]),
-        shown=[
-            shown.value
-            for shown in writes.interrupts(task)
-            if any(_shows(shown, question) for question in asked)
-        ],
+        asked=_asked_in(notes),
+        shown=[*_shown_in(writes, task, notes), *(_held_in(notes, entry) if paused else ())],
         entry=entry,
-        paused=entry is not None and f"paused {entry['entry']}" in notes,
+        paused=paused,
         spent=writes.spent,
         # If it is done, this is a replay.
         notes=()
         if task in writes.done
         else [note for name, note in notes.items() if name.startswith("attempt ")],
     )
+
+
+def _asked_in(notes: Mapping[str, Any]) -> list[Question]:
+    """The questions that were asked about a task, in order."""
+    asked = [cast(Question, note) for name, note in notes.items() if name == f"ask {note.get('number')}"]
+    return sorted(asked, key=lambda question: question["number"])
+
+
+def _shown_in(writes: Writes, task: str, notes: Mapping[str, Any]) -> list[Any]:
+    """The payloads of these that are open or were just answered."""
+    asked = _asked_in(notes)
+    return [
+        shown.value for shown in writes.interrupts(task) if any(_shows(shown, question) for question in asked)
+    ]
+
+
+def _held_in(notes: Mapping[str, Any], entry: Entry | None) -> list[Any]:
+    """Those about an approved output that an edge's question has replaced, the latest first."""
+    if entry is None or not entry["output"]:
+        return []
+    names = (f"held {number}" for number in range(entry["entry"], -1, -1))
+    return [shown for name in names if name in notes for shown in notes[name]["shown"]]
+
+
+def _entry_in(notes: Mapping[str, Any]) -> Entry | None:
+    entries = [cast(Entry, note) for name, note in notes.items() if name.startswith("entry ")]
+    return max(entries, key=lambda entry: entry["entry"], default=None)
 
 
 def _is_of(shown: Mapping[str, Any], question: Question) -> bool:
@@ -626,7 +648,9 @@ def pause_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[None
 
 
 def pause_edge(conf: Mapping[str, Any]) -> Access[None]:
-    """Note that an edge has paused after a body that ran on approvals: the body runs again, and continues with them."""
+    """Note that an edge has paused after a body that ran on approvals: the body runs again, and continues with them.
+    An output that a human has approved is kept.
+    """
     task = conf[CONFIG_KEY_TASK_ID]
     with _lock:
         done = [claim for claim in _done if claim.startswith(task)]
@@ -636,9 +660,13 @@ def pause_edge(conf: Mapping[str, Any]) -> Access[None]:
     if found is None:
         return
     place, writes = found
-    entries = [note["entry"] for note in writes.notes(task, "entry ").values()]
+    notes = writes.notes(task)
+    entry = _entry_in(notes)
+    number = 0 if entry is None else entry["entry"]
+    if entry is not None and entry["output"] and (shown := _shown_in(writes, task, notes)):
+        yield from note(place, task, f"held {number}", {"shown": shown})
     for claim in done:
-        use = claim.removeprefix(task).lstrip() or max(entries, default=0)
+        use = claim.removeprefix(task).lstrip() or number
         yield from note(place, task, f"paused {use}", {})
 
 

@@ -293,6 +293,37 @@ def test_looking_at_a_paused_run_asks_again_and_runs_nothing(mode: str) -> None:
 
 
 @MODES
+@pytest.mark.parametrize("asks_before", [False, True])
+def test_an_approved_output_is_kept_while_an_edge_asks(asks_before: bool, mode: str) -> None:
+    """LangGraph runs the node again after each answer to its edge: the human sees no other output."""
+    arbiter_os, drafts = ArbiterOS(), list[str]()
+    if asks_before:
+        arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["write"]))
+    arbiter_os.add_policy_router(EscalationRouter("editor", target_nodes=["write"]))
+
+    def write(state: Any) -> Any:
+        drafts.append(f"draft {len(drafts)}")
+        return {"log": drafts[-1:]}
+
+    def edge(state: Any) -> str:
+        assert [interrupt("where?"), interrupt("sure?")] == ["there", "yes"]
+        return "send"
+
+    builder: Any = StateGraph(State).add_node("write", write).add_node("send", Spy("send"))
+    builder.add_edge(START, "write").add_conditional_edges("write", edge, ["send"])
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    result = run(app, {"log": []}, thread("1"), mode=mode)
+    edit = {"type": "edit", "output": {"log": ["edited"]}}
+    for answer in (*(["approve"] if asks_before else []), edit, "there", "yes"):
+        assert result["__interrupt__"]
+        result = run(app, Command(resume=answer), thread("1"), mode=mode)
+    assert (result["log"], drafts) == (["edited", "send"], ["draft 0"])
+    item = arbiter_os.history_of(thread_id="1").last(node="write")
+    assert item is not None
+    assert [answer.kind for answer in item.answers] == [*(["approve"] if asks_before else []), "edit"]
+
+
+@MODES
 def test_an_output_shown_to_a_human_is_not_judged_again(mode: str) -> None:
     """A judge that changes its mind meanwhile does not make the human's answer void."""
     scores = iter([0.1, 0.9, 0.9, 0.9])
