@@ -6,13 +6,13 @@ import logging
 from typing import Any
 
 from langgraph.constants import END
-from langgraph.types import Command
+from langgraph.types import Command, Overwrite
 from pydantic import TypeAdapter, ValidationError
 
 from arbiter._lifecycle.requests import Raised
 from arbiter._lifecycle.runs import NodeRun
 from arbiter._values.shapes import problem_of
-from arbiter._values.states import with_own, written_by
+from arbiter._values.states import as_state, with_own, with_parts, written_by
 from arbiter.errors import OutputSchemaError, PolicyViolationError, describe
 from arbiter.history._record import PolicyDecision
 from arbiter.policy import PolicyChecker
@@ -56,8 +56,11 @@ def output_refused(run: NodeRun, output: Any) -> OutputSchemaError | None:
 
 def _refused(schema: TypeAdapter[Any], name: str, value: Any) -> str | None:
     """The mistakes that the schema finds, in one line, or None."""
-    if isinstance(value, Command | list | dict):
-        value = written_by(value)  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, Command | list):
+        value = as_state(value)  # pyright: ignore[reportUnknownArgumentType]
+    fields = as_state(value).items()
+    if written := {key: part.value for key, part in fields if isinstance(part, Overwrite)}:
+        value = with_parts(value, written)
     try:
         schema.validate_python(value, from_attributes=True)
     except ValidationError as exc:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
 from langchain_core.messages import AIMessage
 from langgraph.types import Command, Overwrite
+from pydantic import BaseModel, InstanceOf
 from typing_extensions import TypedDict
 
 from arbiter import ArbiterOS, History, PolicyChecker, PolicyViolationError, ThresholdEvaluator
@@ -79,6 +81,36 @@ class Sure(TypedDict):
 def test_an_output_schema_validates_the_value(returned: Any, mode: str) -> None:
     app = ArbiterOS().govern(graph(returned, score=0.9), schemas={"write": {"output": Sure}})
     assert run(app, {"score": 0.5}, mode=mode)["score"] == 0.9
+
+
+class Page(dict[str, Any]):
+    """A dict of a class of the user's."""
+
+
+@dataclass
+class Entry:
+    score: Any = None
+
+
+class Scored(BaseModel):
+    score: float
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("output", "schema"),
+    [
+        (Page(score=0.9), InstanceOf[Page]),
+        (Page(score=Overwrite(0.9)), InstanceOf[Page]),
+        (Entry(Overwrite(0.9)), Scored),
+    ],
+)
+def test_an_output_of_any_class_is_validated_as_what_it_is(output: Any, schema: Any, mode: str) -> None:
+    def write(state: Sums) -> Any:
+        return output
+
+    app = ArbiterOS().govern(chain(write, state=Sums), schemas={"write": {"output": schema}})
+    assert run(app, {"log": []}, mode=mode)["score"] == 0.9
 
 
 @MODES
