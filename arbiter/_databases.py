@@ -478,6 +478,10 @@ def unavailable(where: str | os.PathLike[str], schema: Schema, error: BaseExcept
 
 
 def _sentence(where: str | os.PathLike[str], error: BaseException) -> str:
+    return f"cannot open {shown(where)!r}: {problem_of(error)}"
+
+
+def problem_of(error: BaseException) -> str:
+    """The driver's words for an error, without passwords and on one line, as part of a sentence."""
     cause = getattr(error, "orig", None) or error
-    problem = " ".join(shown(str(cause)).split())[:300].rstrip(".,:;?! ")
-    return f"cannot open {shown(where)!r}: {problem}"
+    return " ".join(shown(str(cause)).split())[:300].rstrip(".,:;?! ")

@@ -293,7 +293,9 @@ def read_answer(answer: Any, subject: str, approvers: frozenset[str] | None = No
         decision = _read_answer(answer, subject)
     except Exception as exc:
         return Decision("reject", f"the answer could not be read: {type(exc).__name__}")
-    if approvers is None or decision.kind == "reject" or decision.by in approvers:
+    by = decision.by
+    decision = replace(decision, by=by and _short(by))
+    if approvers is None or decision.kind == "reject" or by in approvers:
         return decision
     names = ", ".join(map(repr, sorted(approvers)))
     if decision.by is None:
@@ -321,7 +323,7 @@ def _read_answer(answer: Any, subject: str) -> Decision:
         return Decision("reject", "no message was given")
     if isinstance(answer, Mapping):
         name = given.get("by")
-        by = _short(str.__str__(name)) if isinstance(name, str) and name else None
+        by = str.__str__(name) if isinstance(name, str) and name else None
         match given.get("type"):
             case "approve" if subject in given:
                 # The human meant to change it, so the unchanged one must not count as approved.

@@ -9,7 +9,7 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arbiter._databases import Schema, file_identity, file_of, shown, unavailable
+from arbiter._databases import Schema, file_identity, file_of, is_writable, shown, unavailable
 from arbiter.errors import ArbiterError, describe
 
 if TYPE_CHECKING:
@@ -96,12 +96,13 @@ class DatabaseFile:
 
     path: Path | None
     identity: tuple[int, int] | None
+    is_writable: bool
 
     @staticmethod
     def of(engine: Engine) -> DatabaseFile:
         """The file of that engine, as it is now. PostgreSQL and databases in memory have none."""
         path = file_of(engine)
-        return DatabaseFile(path, file_identity(path))
+        return DatabaseFile(path, file_identity(path), path is None or is_writable(path))
 
     def backups(self) -> list[Path]:
         """The copies beside it from before upgrades."""
@@ -117,3 +118,11 @@ class DatabaseFile:
             return
         what = "was removed" if found is None else "is another file now"
         raise LedgerError(f"{str(self.path)!r} {what}; put it back, or open a new ledger")
+
+    def ensure_writable(self) -> None:
+        """Raise `LedgerUnavailable` if it could only be read when it was opened."""
+        if not self.is_writable:
+            raise LedgerUnavailable(
+                f"cannot record in {str(self.path)!r}: no permission to write it, or in its folder, where SQLite "
+                "makes files beside it."
+            )

@@ -47,7 +47,7 @@ from arbiter.ledger._anchors import (
     sink_for,
 )
 from arbiter.ledger._contents import States, before_redaction, bounded_texts, capture
-from arbiter.ledger._database import ABOUT, SCHEMA, LedgerError, last_entry, report_outages
+from arbiter.ledger._database import ABOUT, SCHEMA, LedgerError, last_entry, marks, report_outages
 from arbiter.ledger._entries import Event, storable
 from arbiter.ledger._erasing import Erasure, erase, prune
 from arbiter.ledger._exporting import LedgerRecords
@@ -86,6 +86,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ANCHOR_EVERY = 1_000
+_AGAIN_AT_ONCE = 1_000
+"""Anchors that a callable failed to take, and is given again with the next one, at most."""
 SETTLE = 30.0
 """Seconds that a removal waits for what is queued and judged."""
 _HOUR, _DAY = 3_600.0, 86_400.0
@@ -162,8 +164,8 @@ class Ledger:
         self._create = create
         self._key: Key | None = key_from(key)
         self._sink = sink_for(anchors)
-        self._taken: int | None = None
-        """The number of the anchor up to which a callable took all; None as long as it has not failed."""
+        self._untaken = set[int]()
+        """The numbers of the anchors that a callable failed to take."""
         self._clock = clock
         self._options = Options(states, redactor, keep_days)
         self._subject_key = subject_key
@@ -172,7 +174,7 @@ class Ledger:
         self._writer.store = self._open_store()
         self._writer.on_commit += (self._anchor_when_due, self._wake_exports)
         self._recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
-        self.listener = self.recording()
+        self.listener = self._recording()
         self._pruned_at = -math.inf
         self._prune_again = 0.0
         self._writer.on_wake = self._prune_when_due
@@ -189,7 +191,14 @@ class Ledger:
         return Store(engine, self._options.keeping())
 
     def recording(self) -> Recording:
-        """A listener for one more `ArbiterOS`, whose constitution may say what is recorded."""
+        """A listener for one more `ArbiterOS`, whose constitution may say what is recorded.
+
+        Raises `LedgerUnavailable` for a ledger that can be read, but not written.
+        """
+        self._store.file.ensure_writable()
+        return self._recording()
+
+    def _recording(self) -> Recording:
         made = Recording(self._writer, self._options, subject_key=self._subject_key)
         self._recordings.add(made)
         return made
@@ -247,7 +256,7 @@ class Ledger:
     def close(self) -> None:
         """Commit what waits, send what receivers take within 5 seconds, write an anchor, and close the database."""
         try:
-            if self.flush(30) and self._since_anchor:
+            if self.flush(30) and (self._since_anchor or self._untaken):
                 self.anchor()
         except Exception as error:  # of the database, which may be gone or full
             _log.warning("the ledger was closed without its last anchor: %s", describe(error))
@@ -743,12 +752,16 @@ class Ledger:
 
     def _missed(self, store: Store, connection: Connection) -> Iterator[Mapping[str, Any]]:
         """The anchors that the file of anchors lacks, or that the callable failed to take."""
-        newest = self._sink.newest(store.uuid) if isinstance(self._sink, AnchorFile) else self._taken
-        if newest is not None:
-            mark = store.statements.mark
-            statement = f"SELECT {_ANCHOR} FROM anchors WHERE id > {mark} ORDER BY id"
-            for row in connection.exec_driver_sql(statement, (newest,)).all():
-                yield line_of(store.uuid, *row)
+        mark = store.statements.mark
+        if isinstance(self._sink, AnchorFile):
+            which, numbers = f"> {mark}", [self._sink.newest(store.uuid)]
+        else:
+            # Not those of other processes: their callables took them, and where they keep them may refuse them twice.
+            numbers = sorted(self._untaken)[:_AGAIN_AT_ONCE]
+            which = f"IN ({marks(mark, numbers)})"
+        statement = f"SELECT {_ANCHOR} FROM anchors WHERE id {which} ORDER BY id"
+        for row in connection.exec_driver_sql(statement, tuple(numbers)).all():
+            yield line_of(store.uuid, *row)
 
     def _new_anchor(self, store: Store, connection: Connection) -> Iterator[Mapping[str, Any]]:
         """Store an anchor about the threads that have grown, if there are any."""
@@ -779,17 +792,15 @@ class Ledger:
     def _keep_elsewhere(self, anchors: Sequence[Mapping[str, Any]]) -> None:
         if self._sink is None:
             return
-        for anchor in anchors:
+        for place, anchor in enumerate(anchors):
             try:
                 self._sink(anchor)
             except BaseException as error:  # also SystemExit: it would end the thread that writes
-                before = anchor["n"] - 1
-                self._taken = before if self._taken is None else min(before, self._taken)
+                self._untaken.update(left["n"] for left in anchors[place:])
                 if is_from_outside(error):
                     raise
                 raise LedgerError(f"anchor {anchor['n']} could not be kept elsewhere: {error}") from error
-            if anchor["n"] - 1 == self._taken:
-                self._taken = anchor["n"]
+            self._untaken.discard(anchor["n"])
 
     def __repr__(self) -> str:
         return f"<Ledger {shown(self._where)!r}>"

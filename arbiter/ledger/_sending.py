@@ -132,7 +132,10 @@ class Export:
 
         The rest stays in the ledger: the next export sends it. True if nothing is left.
         """
-        done = self.wait(timeout)
+        try:
+            done = self.wait(timeout)
+        except Exception as error:  # of the database, which may be gone
+            done, self.last_error = False, describe(error)
         self._stopping.set()
         self.wake()
         if self._thread is not None:

@@ -20,9 +20,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
+from arbiter._databases import problem_of
 from arbiter._threads.forks import new_lock, renew_in_child
 from arbiter.errors import describe
-from arbiter.ledger._database import LedgerError
+from arbiter.ledger._database import LedgerError, LedgerUnavailable
 from arbiter.ledger._entries import ITEMS, Event, Origin, Waiting, origin_of
 from arbiter.ledger._store import ConflictError, Store
 
@@ -272,7 +273,8 @@ class Writer:
                     events = [event for waiting in batch for event in waiting.events()]
                 self.store.write([event for event in events if not event.is_withdrawn])
             except Exception as error:
-                self.last_error = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
+                cause = error.__cause__ if isinstance(error, LedgerUnavailable) else None
+                self.last_error = problem_of(cause or error)
                 self._problem = self.last_error
                 if _is_of_an_event(error):
                     self._write_apart(batch)

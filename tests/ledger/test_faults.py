@@ -369,6 +369,54 @@ def test_an_anchor_that_a_callable_failed_to_take_is_given_to_it_again(tmp_path:
     assert taken == [1, 2]
 
 
+def test_a_callable_gets_no_anchors_that_another_process_has_given_to_its_own(tmp_path: Path) -> None:
+    """Where both keep them, an anchor that is there already may be refused: no later one would be kept."""
+    kept: list[int] = []
+    away = False
+
+    def sink(anchor: Mapping[str, Any]) -> None:
+        if away:
+            raise OSError("away")
+        if anchor["n"] in kept:
+            raise ValueError("it is there already")
+        kept.append(anchor["n"])
+
+    path = tmp_path / "l.db"
+    with recorded(path, 1, anchors=sink) as ledger, Ledger(path, anchors=sink) as other:
+
+        def anchored(by: Ledger) -> None:
+            ArbiterOS(ledger=ledger).govern(chain(Spy("a"))).invoke({}, conf("t"))
+            assert ledger.flush(60)
+            by.anchor()
+
+        anchored(ledger)
+        away = True
+        with pytest.raises(LedgerError, match="anchor 2 could not be kept elsewhere: away"):
+            anchored(ledger)
+        away = False
+        anchored(other)
+        anchored(ledger)
+        anchored(other)
+        anchored(ledger)
+    assert kept == [1, 3, 2, 4, 5, 6]
+
+
+def test_close_gives_an_anchor_that_was_not_taken_to_the_callable_again(tmp_path: Path) -> None:
+    taken: list[int] = []
+    away = True
+
+    def sink(anchor: Mapping[str, Any]) -> None:
+        if away:
+            raise OSError("away")
+        taken.append(anchor["n"])
+
+    with recorded(tmp_path / "l.db", 1, anchors=sink) as ledger:
+        with pytest.raises(LedgerError, match="away"):
+            ledger.anchor()
+        away = False
+    assert taken == [1]
+
+
 @pytest.mark.parametrize("name", ["l.db", "günlük.db"])
 def test_a_ledger_stays_where_it_is_when_the_program_changes_its_folder(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -404,6 +452,37 @@ def test_proofs_and_removals_refuse_a_file_that_is_no_longer_the_ledgers(
     assert path.exists() == is_replaced
     with Ledger(tmp_path / "elsewhere" / "l.db") as moved:
         assert moved.verify()
+
+
+def test_a_ledger_that_cannot_be_written_names_the_reason_as_part_of_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reason is in a warning, in denials and in `gap` entries: it was a sentence with the path, and two dots."""
+    monkeypatch.setattr(_writer, "WARN_AFTER", 0.0)
+    path = tmp_path / "l.db"
+    with recorded(path, 1) as ledger:
+        with sql(path) as execute:
+            execute("ALTER TABLE entries RENAME TO moved")
+        ArbiterOS(ledger=ledger).govern(chain(Spy("a"))).invoke({}, conf("t"))
+        until(lambda: "could not be written" in caplog.text)
+        with sql(path) as execute:
+            execute("ALTER TABLE moved RENAME TO entries")
+        assert ledger.flush(60)
+        assert ledger.health().last_error == "no such table: entries"
+    assert "could not be written for 1 s: no such table: entries. Runs go on" in caplog.text
+
+
+def test_a_ledger_whose_database_is_gone_is_closed_with_its_exports(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "l.db"
+    with recorded(path, 1) as ledger:
+        export = ledger.export_to(Taking(), every=0.05)
+        assert export.wait(60)
+        with sql(path) as execute:
+            execute("DROP TABLE ledgers")
+    assert not export.is_running
+    assert "closed without its last anchor" in caplog.text
 
 
 def overwrite(path: Path) -> None:

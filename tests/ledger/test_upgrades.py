@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 
+from arbiter import ArbiterOS
 from arbiter._databases import upgrade_database
 from arbiter.ledger import Ledger, LedgerUnavailable
 from arbiter.ledger._database import SCHEMA
@@ -126,6 +127,24 @@ def test_postgresql_is_upgraded_on_demand_only(postgres_url: Any) -> None:
         Ledger(postgres_url)
     assert upgrade_database(postgres_url, SCHEMA) == ("0001", "0003")
     with Ledger(postgres_url) as ledger:
+        assert ledger.verify()
+
+
+def test_a_run_that_cannot_be_recorded_is_an_error_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite makes files beside a ledger; without the right to, a run waited a minute at its end and lost all."""
+    path = tmp_path / "l.db"
+    recorded(path, 1).close()
+
+    def may(place: Path, mode: int) -> bool:
+        return place != tmp_path or not mode & os.W_OK
+
+    monkeypatch.setattr(os, "access", may)
+    with pytest.raises(LedgerUnavailable, match=r"cannot record in '.*l\.db': no permission .* its folder"):
+        ArbiterOS(ledger=path)
+    with Ledger(path) as ledger:
+        assert len(list(ledger.items())) == 2
         assert ledger.verify()
 
 

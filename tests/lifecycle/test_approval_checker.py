@@ -160,6 +160,19 @@ def test_of_an_endless_name_the_beginning_is_recorded(mode: str) -> None:
     assert len(item.notes["checker boss"]) < 1_100
 
 
+@MODES
+def test_an_approver_with_a_long_name_may_approve(mode: str) -> None:
+    """Names are compared as they are, and not what is recorded of them."""
+    pay, name = Spy("pay"), "c" * 2_000
+    _, app = bank(pay, approvers=[name])
+    run(app, PAUSED, thread("1"), mode=mode)
+    run(app, Command(resume=by(name)), thread("1"), mode=mode)
+    assert len(pay.calls) == 1
+    run(app, PAUSED, thread("2"), mode=mode)
+    with pytest.raises(PolicyViolationError, match="may not approve"):
+        run(app, Command(resume=by(f"{name[:1_500]}d")), thread("2"), mode=mode)
+
+
 def test_another_process_knows_the_name_of_the_approver(tmp_path: Path) -> None:
     """It is committed with what the node wrote."""
     seen: list[Any] = []
