@@ -152,6 +152,10 @@ class FinishedRun:
     """True if a checkpointer keeps the state. Otherwise LangGraph gives a repeated message another id in each
     run.
     """
+    channels: Sequence[Mapping[str, Any]] = ()
+    """The channels of the node's graph, then those of the graphs around it. Empty if not all are known, or if a
+    stream of messages gives ids to those without one.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -195,6 +195,7 @@ def _begin_evaluations(run: NodeRun, output: Any) -> ReadEvaluations:
             returned=output,
             config=run.contract_config,
             saved=run.is_saved,
+            channels=run.channels,
         )
         evaluations.begin(cast(EvaluatorGroup, plan.group), finished)
     return reads

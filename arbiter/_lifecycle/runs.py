@@ -271,6 +271,11 @@ class NodeRun:
         return True
 
     @property
+    def channels(self) -> Sequence[Mapping[str, Any]]:
+        """The channels that the output goes to; see `FinishedRun`."""
+        return () if self.parent is None else self.parent.channels
+
+    @property
     def inherited(self) -> Sequence[DelegatedAdvice]:
         """Advice that the graphs around this node got for their nodes."""
         parent = self.parent

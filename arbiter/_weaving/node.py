@@ -10,7 +10,7 @@ from itertools import count
 from types import BuiltinMethodType
 from typing import Any, cast
 
-from langchain_core.callbacks import BaseCallbackManager
+from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler  # pyright: ignore[reportPrivateUsage]
@@ -309,6 +309,22 @@ class NodeAttempt(NodeRun):
     @property
     def is_saved(self) -> bool:
         return self.saver is not None
+
+    @property
+    def channels(self) -> Sequence[Mapping[str, Any]]:
+        callbacks: Any = (self.config or {}).get("callbacks") or ()
+        for handler in getattr(callbacks, "handlers", callbacks):
+            # A stream of messages gives them ids; `astream_events`, whose handler is async, does not.
+            if isinstance(handler, _StreamingCallbackHandler) and not isinstance(
+                handler, AsyncCallbackHandler
+            ):
+                return ()
+        own = cast(Mapping[str, Any], self.channel.origin.graph.channels)
+        if self.parent is None:
+            # A graph around this one that is not governed, or by another ArbiterOS, is not known.
+            return () if self.record.namespace else (own,)
+        outer = self.parent.channels
+        return (own, *outer) if outer else ()
 
     def is_final(self, error: BaseException) -> bool:
         runtime = self._conf.get(CONFIG_KEY_RUNTIME)

@@ -70,6 +70,7 @@ from arbiter.memory._turns import (
     name_messages,
     newest_human,
     place_of,
+    replaces,
     runtime_of,
     speaker_said,
     state_of,
@@ -271,7 +272,7 @@ class EvaluationCycle(EvaluatorGroup):
         if getattr(now, "tzinfo", None) is None:
             self._reports.naive(now)
         new_messages = written(finished.returned, self.messages_key)
-        name_messages(new_messages)
+        name_messages(new_messages, finished, self.messages_key)
         runtime = runtime_of(finished.config)
         if scope := _scope(place_of(finished.config, runtime)):
             self._keeps_ids[scope] = finished.saved
@@ -394,11 +395,7 @@ class EvaluationCycle(EvaluatorGroup):
         messages = without_hidden(recent)
         scope = _scope(place) or room_id
         # Before the first turn of this process ends, nobody knows whether the thread keeps ids.
-        known_ids = (
-            None
-            if self._keeps_ids.get(scope)
-            else partial(self._known_ids, store, originals(recent), state, MessageIds(scope, kept=False))
-        )
+        kept = self._keeps_ids.get(scope, False)
         return self._provider_context(
             store,
             config,
@@ -406,7 +403,7 @@ class EvaluationCycle(EvaluatorGroup):
             entity_id=entity_id,
             messages=messages,
             query=query_of(messages),
-            known_ids=known_ids,
+            known_ids=partial(self._known_ids, store, originals(recent), state, scope, kept),
         )
 
     def _provider_context(
@@ -429,11 +426,14 @@ class EvaluationCycle(EvaluatorGroup):
         store: MemoryStore | None,
         recent: Sequence[BaseMessage],
         state: Mapping[str, Any],
-        ids: MessageIds,
+        scope: str,
+        kept: bool,
     ) -> dict[str, str]:
         """The ids under which memory knows the last messages of a state, by those that they have there."""
-        ids.key = await self._key(store)
-        known = as_messages(given(state, self.messages_key), ids)
+        said = given(state, self.messages_key)
+        if kept and all(getattr(part, "id", None) for part in said[-len(recent) :]):
+            return {}
+        known = as_messages(said, MessageIds(scope, kept=kept, key=await self._key(store)))
         pairs = zip(reversed(recent), reversed(known), strict=False)
         return {here.id: there.id for here, there in pairs if here.id and there.id}
 
@@ -466,18 +466,19 @@ class EvaluationCycle(EvaluatorGroup):
         place = place_of(config, runtime)
         seen = as_state(state)
         messages = latest(seen, self.messages_key, self.conversation_length)
-        ids = MessageIds(_scope(place), kept=self._keeps_ids.get(_scope(place), True))
         entity_id = self._user(place, newest_human(messages))
         if entity_id is None and place.thread_id is None:
             return None
         room_id = place.thread_id or _RUN + secrets.token_hex(16)
+        scope = _scope(place)
+        kept = self._keeps_ids.get(scope, True)
         return self._memory(store), self._provider_context(
             store,
             config,
             room_id=room_id,
             entity_id=entity_id or self._anonymous(room_id),
             messages=messages,
-            known_ids=partial(self._known_ids, store, messages, seen, ids),
+            known_ids=partial(self._known_ids, store, messages, seen, scope, kept),
         )
 
     # Quiet threads
@@ -766,6 +767,8 @@ class EvaluationCycle(EvaluatorGroup):
         has_ids = saved and all(isinstance(part, BaseMessage) and part.id for part in found)
         ids = MessageIds(scope, kept=saved, key=b"" if has_ids else await self._key(store))
         before = as_messages(turn.messages, ids)
+        if replaces(turn.run, self.messages_key):
+            ids.replace()
         new = as_messages(turn.new_messages, ids)
         return merged(before, new), new, {part.id for part in new} - {part.id for part in before}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import operator
 import uuid
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from langchain_core.messages import (
 )
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.channels import AnyValue, BinaryOperatorAggregate, EphemeralValue, LastValue, UntrackedValue
 from langgraph.func import entrypoint
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime, get_runtime
@@ -170,11 +172,31 @@ def given(state: Mapping[str, Any], key: str) -> list[Any]:
     return list_of({key: found}, key)
 
 
-def name_messages(messages: Iterable[Any]) -> None:
+_REPLACED = (AnyValue, EphemeralValue, LastValue, UntrackedValue)
+
+
+def _reducer(channels: Mapping[str, Any], key: str) -> Any:
+    """Whatever joins the values that are written to the key; None if the last one stays as it is."""
+    channel = channels.get(key, channels.get(ROOT))
+    if channel is None or type(channel) in _REPLACED:
+        return None
+    return channel.operator if type(channel) is BinaryOperatorAggregate else channel
+
+
+def replaces(run: FinishedRun, key: str) -> bool:
+    """True if the messages that a node run returned take the place of those before."""
+    return bool(run.channels) and _reducer(run.channels[0], key) is None
+
+
+def name_messages(messages: Iterable[Any], run: FinishedRun, key: str) -> None:
     """Set the missing ids of messages that a node run returned, before LangGraph would.
 
-    Records refer to messages by id, so the id must be the one that the thread keeps.
+    Records refer to messages by id, so the id must be the one that the thread keeps. Where LangGraph certainly
+    leaves messages as they are, so does memory, and `MessageIds` makes ids of their texts.
     """
+    as_they_are = (None, operator.add, operator.concat)
+    if run.channels and all(_reducer(channels, key) in as_they_are for channels in run.channels):
+        return
     for message in messages:
         if isinstance(message, BaseMessage) and not message.id:
             message.id = str(uuid.uuid4())
@@ -196,33 +218,47 @@ class MessageIds:
         self.kept = kept
         self.key = key
         self._equals = Counter[str]()
-        self._given: dict[str, str] = {}
+        self._given: dict[str, tuple[str, int]] = {}
+        self._parts: dict[int, tuple[str, int]] = {}
+        self._replaced: dict[int, tuple[str, int]] = {}
         self._answered = ""
 
-    def of(self, message: BaseMessage) -> str | None:
-        found = self._of(message)
+    def replace(self) -> None:
+        """Begin a list that takes the place of the one before: what stands in both has the same ids."""
+        self._parts, self._replaced = {}, self._parts
+        self._equals.clear()
+
+    def of(self, message: BaseMessage, part: object) -> str | None:
+        """The id of a message, which was made of that part of a list."""
+        found = self._of(message, id(part))
         if isinstance(message, HumanMessage):
             self._answered = found or ""
         return found and short_id(found)
 
-    def _of(self, message: BaseMessage) -> str | None:
+    def _of(self, message: BaseMessage, part: int) -> str | None:
         id = message.id
         if id and (self.kept or not _is_random(id)):
             return id
+        known = self._given.get(id) if id else self._replaced.pop(part, None)
         if isinstance(message, RemoveMessage):
-            return self._given.get(id or "", id)
-        if id and id in self._given:
-            return self._given[id]
-        said = json.dumps(
-            [self.scope, message.type, speaker_said(message), message.name, repr(message.content)]
-            + ([self._answered] if isinstance(message, AIMessage) else [])
-        )
-        digest = hmac.digest(self.key, f"{said}#{self._equals[said]}".encode(), "sha256")
-        made = str(uuid.UUID(bytes=digest[:16], version=5))  # any but the version of random ids
-        self._equals[said] += 1
+            return id if known is None else self._made(*known)
+        if known is None:
+            said = json.dumps(
+                [self.scope, message.type, speaker_said(message), message.name, repr(message.content)]
+                + ([self._answered] if isinstance(message, AIMessage) else [])
+            )
+            known = said, self._equals[said]
+        said, number = known
+        self._equals[said] = max(self._equals[said], number + 1)
         if id:
-            self._given[id] = made
-        return made
+            self._given[id] = known
+        else:
+            self._parts.setdefault(part, known)
+        return self._made(said, number)
+
+    def _made(self, said: str, number: int) -> str:
+        digest = hmac.digest(self.key, f"{said}#{number}".encode(), "sha256")
+        return str(uuid.UUID(bytes=digest[:16], version=5))  # any but the version of random ids
 
 
 def _is_random(id: str) -> bool:
@@ -245,7 +281,7 @@ def as_messages(found: Sequence[Any], ids: MessageIds) -> list[BaseMessage]:
                 continue
         if isinstance(message, HumanMessage) and message.additional_kwargs.get(_INSERTED):
             message = SystemMessage(message.content, id=message.id)
-        id, name = ids.of(message), message.name and message.name[:MOST_OF_NAME]
+        id, name = ids.of(message, part), message.name and message.name[:MOST_OF_NAME]
         as_it_is = id == message.id and name == message.name
         messages.append(message if as_it_is else message.model_copy(update={"id": id, "name": name}))
     return messages
