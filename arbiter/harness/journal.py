@@ -20,7 +20,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -50,12 +50,17 @@ NodeRuns = Sequence[Sequence[Mapping[str, Any]]]
 _SCORE = TypeAdapter(Score)
 
 
-def _checking(kind: type[Any]) -> type[BaseModel]:
-    fields: dict[str, Any] = {name: (hint, None) for name, hint in get_type_hints(kind).items()}
+def _checking(kind: type[Any], unchecked: Collection[str] = ()) -> type[BaseModel]:
+    hints = get_type_hints(kind).items()
+    fields: dict[str, Any] = {name: (hint, None) for name, hint in hints if name not in unchecked}
     return create_model(kind.__name__, **fields)
 
 
-_SCORE_FIELDS, _RESULT_FIELDS = _checking(Score), _checking(CaseResult)
+# Scores of users are written whatever JSON these are.
+_ANY_JSON = frozenset(
+    {"usage", "calls", "step", "duration", "sample_size", "elements", "propositions", "used_for_control"}
+)
+_SCORE_FIELDS, _RESULT_FIELDS = _checking(Score, _ANY_JSON), _checking(CaseResult)
 """Models that check what a journal has. What they return has floats where whole numbers were written."""
 
 

@@ -20,7 +20,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from arbiter import ArbiterOS, ArbiterWarning, ConfigurationError
 from arbiter.errors import PackError
-from arbiter.harness import Case, CaseRun, Limits, Report, Suite, runs
+from arbiter.harness import Case, CaseRun, Limits, Report, Score, Suite, runs
 from arbiter.harness.journal import FOLDER, Journal, Summary, run_folder, runs_in, summary_of
 from arbiter.harness.reports.report import load_report
 from arbiter.harness.targets import TargetFile
@@ -773,3 +773,26 @@ def test_a_value_of_another_type_in_the_files_of_a_run_is_a_sentence(
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(ConfigurationError, match=said):
         load_report(FOLDER / run_id)
+
+
+def test_a_run_is_read_with_all_that_scorers_may_return(project: Path) -> None:
+    own: Any = {
+        "usage": 12,
+        "calls": 2.0,
+        "step": "2",
+        "duration": "1 s",
+        "sample_size": 3.0,
+        "elements": ((1, 0.5), (2, None)),
+        "propositions": {"a": None},
+        "used_for_control": 1,
+    }
+
+    def scored(name: str) -> Callable[[CaseRun], Score]:
+        def score(run: CaseRun) -> Score:
+            return Score("", 0.5, **{name: own[name]})
+
+        return score
+
+    scorers = {name: scored(name) for name in own}
+    report = Suite("own", [Case("a", 1)], scorers=scorers).run(answer)
+    assert load_report(FOLDER / report.run_id).results == report.results
