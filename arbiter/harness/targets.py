@@ -242,6 +242,9 @@ class GraphTarget(Target):
             channel = facts_channel_of(graph)
             assert channel is not None
             self._core = channel.core
+            with _lent_lock:
+                if self._arbiter_os in _lent:  # suites that get the graph alone look here
+                    _lent[self._core.registry] = _lent[self._arbiter_os]
             self.shares_store = graph.store is not None and not fresh
             self._names = tuple(_names(graph))
             self._keys = tuple(
@@ -274,12 +277,14 @@ class GraphTarget(Target):
             if not isinstance(evaluator, str):
                 self._add(self._arbiter_os, evaluator)
                 continue
-            known = [each.name for each in self._arbiter_os.evaluators]
+            known = {each.name: each for each in self._arbiter_os.evaluators}
             if evaluator not in known:
                 raise ConfigurationError(
                     f"no evaluator is named {evaluator!r}. Evaluators: {', '.join(known) or 'none'}."
                     f"{nearest(evaluator, known)}"
                 )
+            if not self._is_own:
+                self._add(self._arbiter_os, known[evaluator])  # may be that of a suite beside this one
 
     def _add(self, arbiter_os: ArbiterOS, evaluator: NodeEvaluator) -> None:
         """Register an evaluator of the suite; with the user's `ArbiterOS`, for the run alone."""
@@ -323,7 +328,7 @@ class GraphTarget(Target):
     def evaluators(self) -> Sequence[NodeEvaluator]:
         found = self._core.registry.registered(NodeEvaluator)
         with _lent_lock:
-            lent = () if self._arbiter_os is None else +_lent.get(self._arbiter_os, Counter[str]())
+            lent = +_lent.get(self._core.registry, Counter[str]())
         # A suite that runs beside this one has the others.
         return [each for each in found if each.name in self._added or each.name not in lent]
 
@@ -435,8 +440,9 @@ class GraphTarget(Target):
 
 
 _CODE = "the code of its nodes"
-_lent: WeakKeyDictionary[ArbiterOS, Counter[str]] = WeakKeyDictionary()
-"""The runs that use an evaluator which one of them registered, by its name. The last of them takes it away."""
+_lent: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
+"""The runs that use an evaluator which one of them registered, by its name, of an `ArbiterOS` and of its registry. The
+last of them takes it away."""
 _lent_lock = new_lock()
 
 

@@ -182,6 +182,19 @@ def test_suites_that_run_at_once_on_one_arbiter_os_have_their_own_rows() -> None
     ]
 
 
+def test_a_suite_has_the_evaluator_of_another_one_if_it_names_it_and_not_for_a_governed_graph_alone() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("always", good))
+    governed, one = arbiter_os.govern(chain(Spy("write"))), [Case("a", {"log": []})]
+    alone = Suite("alone", one).prepare(governed, folder=None)
+    first = Suite("first", one, evaluators=[Judge("style", good)])
+    other = first.prepare(governed, arbiter_os=arbiter_os, folder=None)
+    named = Suite("named", one, evaluators=["style"]).prepare(governed, arbiter_os=arbiter_os, folder=None)
+    rows = [{*run.run().rows} - {"completed", "always"} for run in (alone, other, named)]
+    assert rows == [set(), {"style"}, {"style"}]
+    assert [each.name for each in arbiter_os.evaluators] == ["always"]
+
+
 def test_results_with_dots_in_their_names_and_evaluators_of_a_run_have_rows() -> None:
     arbiter_os, late = ArbiterOS(), Judge("late", good)
 
