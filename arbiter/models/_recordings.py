@@ -101,10 +101,10 @@ class RecordingJudge:
         key, judgement = request.key, judgement_of(request, reply)
         with self._lock:
             name = _name(key, request.vote, self._asked[key, request.vote])
-            self._asked[key, request.vote] += 1
-            self.recording[name] = judgement
             if self.path is not None:
                 append(self.path, _json({"name": name, **judgement}))
+            self._asked[key, request.vote] += 1
+            self.recording[name] = judgement
         return reply
 
 
@@ -188,13 +188,14 @@ def _begin(path: Path) -> None:
 
 def append(path: Path, line: bytes) -> None:
     """Append a line to a file. On a full disk nothing of it stays: the next line would become a part of it."""
+    written = 0
     with path.open("ab", buffering=0) as file:
-        end = file.tell()
         try:
-            while line:
-                line = line[file.write(line) :]
+            while written < len(line):
+                written += file.write(line[written:])
         except OSError:
-            file.truncate(end)
+            if written:  # another process may have appended lines since the file was opened
+                file.truncate(file.tell() - written)
             raise
 
 

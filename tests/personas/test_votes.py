@@ -212,9 +212,31 @@ def test_a_recording_that_met_a_full_disk_has_all_answers_but_that(tmp_path: Pat
     engine.score(claim(), target("one"))
     with no_room_after(path.stat().st_size + 100):
         assert engine.score(claim(), target("two")).score is None
-    engine.score(claim(), target("three"))
+    texts = ("one", "three", "two")
+    for text in texts[1:]:
+        engine.score(claim(), target(text))
     again = PropositionEngine(MockJudge(path))
-    assert [again.score(claim(), target(text)).score for text in ("one", "three")] == [7.0, 7.0]
+    assert [again.score(claim(), target(text)).score for text in texts] == [7.0, 7.0, 7.0]
+
+
+def test_a_full_disk_takes_no_line_of_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: Any = Path.open
+    path, others = tmp_path / "judgements.jsonl", b'{"name": "other", "value": null}\n'
+    recorder = RecordingJudge(Says({"score": 7, "reasoning": "é" * 200}), path)
+
+    def meanwhile(self: Path, *options: Any, **named: Any) -> Any:
+        file: Any = opened(self, *options, **named)
+        with opened(self, "ab") as other:
+            other.write(others)
+        return file
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", meanwhile)
+        with no_room_after(len(others) + 100):
+            assert PropositionEngine(recorder).score(claim(), target()).score is None
+    assert path.read_bytes() == others
 
 
 @pytest.mark.parametrize("cut", [1, 30, 200])
