@@ -51,11 +51,11 @@ def why_unwritable(place: Path, error: OSError) -> str:
 
 
 def ensure_writable(path: Path) -> None:
-    """Raise the `OSError` with which `write_whole` would fail for a folder or a permission."""
+    """Raise the `OSError` with which `write_whole` would fail for a folder, a permission or a long name."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    tempfile.TemporaryFile(dir=target.parent).close()
+    tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.").close()
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -438,7 +438,7 @@ def test_a_baseline_is_not_overwritten(files: Path) -> None:
     assert Said("baseline", "suites/parity.yaml", "--update").code == 0
 
 
-@pytest.mark.parametrize("place", ["folder", "link"])
+@pytest.mark.parametrize("place", ["folder", "link", "l" * 250])
 def test_a_baseline_that_cannot_be_written_is_refused_before_anything_is_measured(
     files: Path, place: str
 ) -> None:
