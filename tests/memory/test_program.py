@@ -195,6 +195,21 @@ def test_a_fact_that_a_plan_is_to_replace_is_edited_with_its_end(do: Do) -> None
     assert [fact.claim for fact in known.facts("ada")] == ["Ada lives in Oslo"]
 
 
+def test_an_edited_fact_ends_with_the_plan_that_an_undo_restores() -> None:
+    clock = Clock()
+    known = memory(clock=clock, fact_rules=FactRules(undo_within=timedelta(days=7)))
+    city: Any = {"type": "status", "slot": "residence.city"}
+    old = known.remember("ada", "Ada lives in Olso", value="Olso", **city)
+    clock.pass_by(days=1)
+    moves_at = clock.now + timedelta(days=30)
+    plan = known.remember("ada", "Ada lives in Rome", value="Rome", valid_from=moves_at, **city)
+    known.edit("ada", old.id, claim="Ada lives in Oslo", value="Oslo")
+    known.forget("ada", id=plan.id)
+    assert known.undo("ada") == 1
+    clock.pass_by(days=60)
+    assert [fact.claim for fact in known.facts("ada")] == ["Ada lives in Rome"]
+
+
 def test_editing_one_side_of_a_dispute_ends_it(do: Do) -> None:
     known = memory()
     one = known.remember("ada", "Ada eats nuts")

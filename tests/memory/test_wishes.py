@@ -1063,6 +1063,45 @@ def test_a_restored_fact_does_not_hold_beside_the_one_that_was_said_in_its_place
     assert (oslo.claim, oslo.valid_to) == ("residence.city is Oslo", talk.clock.now)
 
 
+@pytest.mark.parametrize(
+    ("restored", "newer"),
+    [
+        pytest.param(
+            {"type": "status", "slot": "home", "value": "Oslo"},
+            {"type": type, "slot": "home", "value": "Rome", "valid_to": "2019-01-01T00:00:00Z"},
+            id=f"a {type} of the past",
+        )
+        for type in ("fact", "status")
+    ]
+    + [
+        pytest.param(
+            {"type": "status", "slot": "pet", "value": "a dog"},
+            {"type": "status", "slot": "pet", "value": "a cat"},
+            id="another pet",
+        ),
+        pytest.param(
+            {"type": "status", "slot": "visited.city", "value": "Oslo"},
+            {"type": "status", "slot": "visited.city", "value": "Rome"},
+            id="another visited city",
+        ),
+    ],
+)
+def test_a_restored_fact_holds_if_the_newer_value_need_not_have_replaced_it(
+    restored: dict[str, Any], newer: dict[str, Any]
+) -> None:
+    reads = {
+        "first": claims({"claim": "The first", **restored}),
+        "then": claims({"claim": "The next", **newer}),
+    }
+    talk = Talk(reads, fact_rules=WEEK)
+    talk.say("first things").memory.forget("ada")
+    talk.clock.pass_by(days=1)
+    talk.say("and then")
+    talk.clock.pass_by(days=1)
+    assert talk.memory.undo("ada") == 1
+    assert "The first" in [fact.claim for fact in talk.memory.facts("ada")]
+
+
 def test_forgetting_everything_is_undone_with_the_messages() -> None:
     talk = Talk({"first": claims(OSLO), "second": claims(CAT)}, fact_rules=WEEK, conversation_length=32)
     talk.cycle.conversation_length = 2

@@ -11,10 +11,11 @@ from arbiter.memory._notes import Related, Traces
 from arbiter.memory._records import BELIEVED, Fact, Record, Records, readable
 from arbiter.memory._tombstones import Everything, Tombstones
 from arbiter.memory.facts._adjudication import Pair, by_rule
-from arbiter.memory.facts._changes import ending, outdated, says_alone
+from arbiter.memory.facts._changes import CLOSED, ending, is_closed, outdated, says_alone
 from arbiter.memory.facts._normal import normal_form
 from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.facts._profiles import put_back
+from arbiter.memory.facts._rules import has_one_value
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 
@@ -96,10 +97,11 @@ class Bin(Records):
             if (ns, key) in again:
                 continue
             fact = Fact.read(value) if "claim" in value else None
-            if fact is not None and fact.slot:
-                value = {**value, **(await self._overtaken(fact, ns[-1], binned.at)).to_value()}
+            if fact is not None and has_one_value(fact):
+                fact = await self._overtaken(fact, ns[-1], binned.at)
+                value = {**value, **fact.to_value()}
             facts += await self._put_back(ns, key, value)
-            if fact is not None and fact.planned(now):
+            if fact is not None and fact.planned(now) and fact.state not in CLOSED:
                 await self._plan_again(fact, ns[-1])
         await self._drop(binned)
         return facts
@@ -123,7 +125,9 @@ class Bin(Records):
         for newer in readable(Fact, (entry.value for entry in entries)):
             pair = Pair(new=newer, known=fact, same_speaker=says_alone(fact, newer.speaker))
             is_as_open = fact.visibility == "room" or newer.visibility != "room"
-            if is_as_open and newer.first_seen_at > since and by_rule(pair) == "supersedes":
+            # "I lived in Rome until 2019" replaces nothing, and only a status may keep its end.
+            holds = newer.type == "status" and not is_closed(newer, newer.first_seen_at)
+            if is_as_open and holds and newer.first_seen_at > since and by_rule(pair) == "supersedes":
                 fact = outdated(fact, newer, "supersedes")
         return fact
 
@@ -136,9 +140,12 @@ class Bin(Records):
                 return value
             return ending(before, plan.id, at=plan.valid_from).to_value()
 
-        for kind in BELIEVED:
-            if plan.supersedes is not None:
-                await self.store.aupdate(namespace(self.agent_id, kind, scope), plan.supersedes, change)
+        id = plan.supersedes
+        while id not in (None, plan.id):
+            places = [namespace(self.agent_id, kind, scope) for kind in BELIEVED]
+            before = [Fact.read(await self.store.aupdate(ns, id, change)) for ns in places]
+            # One that was edited holds under another id.
+            id = next((one.superseded_by for one in before if one and one.state == "corrected"), None)
 
     async def _put_back(self, ns: Namespace, key: str, saved: Value) -> bool:
         """Write a record unless it was learned again meanwhile. True for facts that are back."""

@@ -146,6 +146,18 @@ _LIFETIMES: dict[str, timedelta | None] = {
 """By words of a kind or slot; None lasts until it is changed."""
 
 
+_SINGLE = words_of("""
+    home residence address city country place location current live living job work employer occupation profession role
+    title company partner spouse wife husband name age mood
+""")
+
+
+def has_one_value(fact: Fact) -> bool:
+    """True for a slot that surely has one value at a time: a new home ends the old one, and a new pet no other."""
+    words = {*_WORD.findall((fact.slot or "").casefold())}
+    return bool(words) and words <= _SINGLE and fact.type != "opinion"
+
+
 def expiry(fact: Fact, rules: FactRules) -> datetime | None:
     """When a status ends without a further mention; None if it lasts until it is changed. A status that
     begins later lives from then on."""
