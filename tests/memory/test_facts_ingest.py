@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from langgraph.store.memory import InMemoryStore
 
 from arbiter.memory._context import EvalContext
 from arbiter.memory._entities import Entity
+from arbiter.memory._records import Claim
 from arbiter.memory.facts import FactRules, _ingest
 from arbiter.memory.facts._adjudication import Pair, Relation
 from tests.memory.facts_support import AGENT, START, Room, claim, indexed, relations
@@ -560,6 +562,29 @@ async def test_a_batch_that_contradicts_itself_is_compared_with_itself() -> None
     )
     assert [f.claim for f in await room.facts(state="active")] == ["User now lives in Rome"]
     assert (await room.fact("User lives in Oslo")).state == "superseded"
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (claim("User has three grey cats"), claim("User has two grey cats", corrects=("m1",))),
+        (
+            claim("User has been in the country since 1", slot="mood", value="glad"),
+            claim("User has been in the country since 99", slot="mood", value="sad"),
+        ),
+    ],
+    ids=["corrected", "of one slot"],
+)
+async def test_a_claim_replaces_the_one_of_its_batch_that_it_means_among_many(
+    first: Claim, last: Claim
+) -> None:
+    room = Room()
+    room.says("I have been in many countries", "m1")
+    room.says("No, it is otherwise", "m2")
+    between = [claim(f"User has been in the country since {year}") for year in range(2, 14)]
+    said = [replace(each, source_message_ids=("m1",)) for each in (first, *between)]
+    await room.ingest(*said, replace(last, source_message_ids=("m2",)))
+    assert (await room.fact(first.claim)).state in ("superseded", "corrected")
 
 
 async def test_a_claim_is_compared_with_few_claims_of_its_batch_however_many_are_alike(

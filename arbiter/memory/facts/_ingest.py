@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import islice
+from heapq import nlargest
 
 from arbiter.memory._context import EvalContext
 from arbiter.memory._records import Claim, Fact, Ingested
@@ -176,12 +176,13 @@ class Ingestion:
                 elif known.fact.state not in CLOSED and (guesses > 0 or not known.guessed):
                     asked.append((judged, known))
                     guesses -= known.guessed
-            alike = (
-                before
-                for before in range(place - 1, -1, -1)
-                if _alike(fresh[before], judged.candidate, words[before], words[place])
-            )
-            asked += [(judged, records[before]) for before in islice(alike, self.rules.candidates)][::-1]
+            alike = [
+                (score, before)
+                for before, earlier in enumerate(fresh[:place])
+                if (score := _likeness(earlier, judged.candidate, words[before], words[place]))
+            ]
+            closest = sorted(before for _, before in nlargest(self.rules.candidates, alike))
+            asked += [(judged, records[before]) for before in closest]
         pairs = [self._pair(judged.candidate, known) for judged, known in asked]
         ids = {id for pair in pairs for id in pair.message_ids}
         relations = await adjudicate(pairs, self.ctx, self.model, self.intake.spoken(ids)[-_SHOWN:])
@@ -345,16 +346,18 @@ def _was_over(candidate: Candidate) -> bool:
     return until is not None and until <= candidate.mention.at and not candidate.claim.corrects
 
 
-def _alike(one: Candidate, other: Candidate, words: Set[str], others: Set[str]) -> bool:
-    """True if two claims of one batch, with these words, are worth comparing."""
+def _likeness(one: Candidate, other: Candidate, words: Set[str], others: Set[str]) -> float:
+    """How much two claims of one batch, with these words, are worth comparing; 0.0 for not at all."""
     if (
         one.scope != other.scope
         or one.subject != other.subject
         or "opinion" in (one.claim.type, other.claim.type)
     ):
-        return False
+        return 0.0
+    shared = overlap(words, others)
     if not {*other.claim.corrects}.isdisjoint(one.mention.sources):
-        return True
+        return 1 + shared
     if one.claim.slot and one.claim.slot == other.claim.slot:
-        return normal_form(one.claim.value or "") != normal_form(other.claim.value or "")
-    return overlap(words, others) >= _IN_BATCH
+        # Of many values of a slot the latest: each has replaced the ones before.
+        return 2.0 if normal_form(one.claim.value or "") != normal_form(other.claim.value or "") else 0.0
+    return shared if shared >= _IN_BATCH else 0.0
