@@ -27,6 +27,7 @@ from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
 
 from arbiter._threads.deadlines import start
+from arbiter._values.normal import casefolded
 from arbiter.errors import ParameterError
 from arbiter.memory import FactsProvider, Memory, MemoryStore, ProviderContext, open_store
 from arbiter.memory._characters import Character
@@ -34,6 +35,7 @@ from arbiter.memory._records import Fact
 from arbiter.memory.facts import FactStore
 from arbiter.memory.providers import acompose_context
 from arbiter.memory.stores import Entry, Namespace, Value, namespace
+from arbiter.memory.stores import _ranking as ranking
 from arbiter.memory.stores import _searching as searching
 from arbiter.memory.stores import _word_tables as word_tables
 from arbiter.memory.stores._words import terms_of
@@ -920,3 +922,15 @@ def test_an_index_of_a_file_survives_a_python_without_it(tmp_path: Path) -> None
         plain.commit()
     with open_store(path) as store:
         assert asyncio.run(found(store, "cat dog")) == ["l"]
+
+
+def test_numbers_that_an_older_version_has_indexed_are_found_as_they_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words in the tables of a file stay as long as their records."""
+    with open_store(tmp_path / "memory.db") as store, monkeypatch.context() as older:
+        older.setattr(ranking, "terms_of", lambda text: terms_of(text, casefolded))
+        asyncio.run(found(asyncio.run(put(store, {"k": "she keeps ٣٥ bees"})), "bees"))
+    with open_store(tmp_path / "memory.db") as store:
+        asyncio.run(put(store, {"l": "he keeps 35 hens"}))
+        assert sorted(asyncio.run(found(store, "٣٥"))) == ["k", "l"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from functools import lru_cache
 from math import sqrt
 
-from arbiter._values.normal import anycase, unaccented
+from arbiter._values.normal import anycase, casefolded, unaccented, with_latin_i
 from arbiter._values.words import HAN, UNSPACED, pairs_of
 
 # A number with its decimals is one word; scripts that do not separate words count by the character.
@@ -54,15 +54,16 @@ _LONGEST = 40
 _MOST = 512
 
 
-def terms_of(text: str) -> Counter[str]:
+def terms_of(text: str, fold: Callable[[str], str] = anycase) -> Counter[str]:
     """The terms of a text for an index, and how often each occurs.
 
     Case, width and accents do not matter, nor do the most frequent endings of English words. Chinese,
     Japanese, Korean, Thai, Lao, Burmese and Khmer are indexed by pairs of characters, Chinese also by single ones.
+    `fold` is what makes texts in any case equal.
     A text has at most 512 different terms.
     """
     found: Counter[str] = Counter()
-    for match in _TERM.finditer(unaccented(anycase(text))):
+    for match in _TERM.finditer(unaccented(fold(text))):
         run = match.group()
         if _IS_DENSE.match(run):
             found.update(pairs_of(run))
@@ -142,7 +143,9 @@ def _asked(query: str) -> Mapping[str, float]:
     answers: dict[str, float] = {}
     weight = 1.0
     for line in reversed(query.splitlines()):
-        terms = [term for term in reversed(terms_of(line)) if term not in _NO_TERMS]
+        # Tables of older versions have the digits of other scripts as they were written.
+        found = {**terms_of(line, lambda text: with_latin_i(casefolded(text))), **terms_of(line)}
+        terms = [term for term in reversed(found) if term not in _NO_TERMS]
         for term in terms:
             if len(weights) < _ASKED and term not in weights:
                 weights[term] = weight
