@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import count
 from typing import Any
 
 from arbiter.errors import ParameterError, nearest
 from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._notes import KEYS, Related, Traces, read_key
-from arbiter.memory._records import KINDS, Fact, Goal, Record, Relationship, Thought, mistakes_in, short_id
+from arbiter.memory._records import (
+    BELIEVED,
+    KINDS,
+    Fact,
+    Goal,
+    Record,
+    Relationship,
+    Thought,
+    mistakes_in,
+    short_id,
+)
 from arbiter.memory._tombstones import Tombstones
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._changes import OPEN
@@ -247,16 +258,24 @@ class Import:
         fact = replace(fact, id=await self._own_id(fact, planned))
         return replace(planned, key=fact.id, record=fact, value=fact.to_value())
 
-    async def _own_id(self, fact: Fact, planned: Planned) -> str:
+    async def _own_id(self, fact: Fact, planned: Planned, generation: int = 0) -> str:
         ids = self._ids.setdefault(planned.entity_id, FactIds(self.store, self.agent_id, planned.entity_id))
-        return (await ids.ready()).of(fact.subject, fact.claim)
+        return (await ids.ready()).of(fact.subject, fact.claim, generation)
 
     async def _is_believed(self, fact: Fact, planned: Planned) -> bool:
         """True if this store has the same claim under an id of its own, and both are believed."""
-        if fact.state not in OPEN or (id := await self._own_id(fact, planned)) == fact.id:
+        if fact.state not in OPEN:
             return False
-        known = Fact.read(await self.store.aget(planned.ns, id))
-        return known is not None and known.state in OPEN
+        for kind in BELIEVED if planned.kind in BELIEVED else [planned.kind]:
+            ns = namespace(self.agent_id, kind, planned.entity_id)
+            for generation in count():
+                id = await self._own_id(fact, planned, generation)
+                known = Fact.read(await self.store.aget(ns, id))
+                if known is None or id == fact.id:
+                    break
+                if known.state in OPEN:
+                    return True
+        return False
 
     async def _write(self, planned: Planned) -> bool:
         """Write a record if there is none, and its content was not forgotten. True if it is new."""

@@ -322,6 +322,18 @@ def test_a_claim_that_both_stores_know_is_there_once() -> None:
     assert known in other.facts("ada")
 
 
+def test_a_claim_that_holds_again_or_as_another_type_is_there_once_too() -> None:
+    one, other = memory(), memory()
+    for claim in ("Ada sails", "Ada bakes"):
+        one.remember("ada", claim, type="status")
+    for source, value in enumerate(("sails", "rows", "sails")):
+        other.remember("ada", f"Ada {value}", type="status", slot="sport", value=value, source=f"m{source}")
+    other.remember("ada", "Ada bakes")
+    before = other.facts("ada", None)
+    assert other.import_(one.export("ada")) == 0
+    assert other.facts("ada", None) == before
+
+
 @pytest.mark.parametrize("key", [None, {}, {"key": 3}, {"key": "no hex"}])
 def test_an_unusable_key_is_a_mistake(key: Any) -> None:
     export = {**memory().export("ada"), "keys": [key]}
