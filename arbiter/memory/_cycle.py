@@ -47,7 +47,7 @@ from arbiter.memory._conversation import (
 )
 from arbiter.memory._cursors import OUTAGES_PER_WINDOW, wait_after
 from arbiter.memory._entities import Entities, Entity, participants
-from arbiter.memory._evaluators import CognitiveEvaluator
+from arbiter.memory._evaluators import CognitiveEvaluator, HandlerOutcome
 from arbiter.memory._notes import key_of_messages
 from arbiter.memory._off_record import off_the_record, without_hidden
 from arbiter.memory._options import of_kind, one_of, seconds, text, whole, wrong
@@ -625,8 +625,14 @@ class EvaluationCycle(EvaluatorGroup):
             self._reports.missing("evaluator", [name], str(done.error).rstrip("."))
         if done is not None and done.late:
             self._reports.late(name, self.handler_timeout_s)
-        if done is not None and isinstance(done.error, UnusableAnswerError) and done.error.skipped:
-            self._reports.passed_over(name, done.error.problem)
+        match done:
+            case (
+                Called(error=UnusableAnswerError(skipped=True, problem=problem))
+                | Called(value=HandlerOutcome(data={"window_skipped": True, "problem": str(problem)}))
+            ):
+                self._reports.passed_over(name, problem)
+            case _:
+                pass
 
     async def _gate(
         self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext, trace: dict[str, EvaluatorTrace]

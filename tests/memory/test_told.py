@@ -354,7 +354,7 @@ def test_embeddings_that_fail_in_searches_only_are_reported_once(caplog: pytest.
     assert KEY not in caplog.text
 
 
-@pytest.mark.parametrize("made", [FactEvaluator, ReflectionEvaluator])
+@pytest.mark.parametrize("made", [FactEvaluator, ReflectionEvaluator, GoalEvaluator])
 def test_messages_that_are_passed_over_after_unusable_answers_are_reported_once(
     made: Callable[[], CognitiveEvaluator], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -366,6 +366,7 @@ def test_messages_that_are_passed_over_after_unusable_answers_are_reported_once(
         conversation_length=2,
         clock=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=next(hours)),
     )
+    cycle.memory.create_goal("room", "Find a flat", entity_id="ada")
     talk(made(), cycle=cycle, turns=7)
     [told] = warnings_in(caplog)
     assert "got no usable answer from its model: the answer has no JSON object." in told

@@ -242,7 +242,9 @@ class GoalEvaluator(CognitiveEvaluator):
             "dropped_invalid": answer.dropped_items,
         }
         if answer.value is None or (answer.dropped_items and not answer.value.goals):
-            data |= {"status": "failed", "window_skipped": await cursors.fail(messages, raised=answer.raised)}
+            skipped = await cursors.fail(messages, raised=answer.raised)
+            problem = answer.error or "no part of it tells of a goal"
+            data |= {"status": "failed", "window_skipped": skipped, "problem": problem}
             return HandlerOutcome(progress(looked_at), False, "no usable answer", data)
         applied = await goals.apply(
             ctx.room_id,
