@@ -271,7 +271,7 @@ class Import:
             for generation in count():
                 id = await self._own_id(fact, planned, generation)
                 known = Fact.read(await self.store.aget(ns, id))
-                if known is None or id == fact.id:
+                if known is None or (kind, id) == (planned.kind, fact.id):
                     break
                 if known.state in OPEN:
                     return True

@@ -331,6 +331,7 @@ def test_a_claim_that_holds_again_or_as_another_type_is_there_once_too() -> None
     other.remember("ada", "Ada bakes")
     before = other.facts("ada", None)
     assert other.import_(one.export("ada")) == 0
+    assert other.import_([{"entity_id": "ada", "claim": "Ada bakes", "type": "status"}]) == 0
     assert other.facts("ada", None) == before
 
 
