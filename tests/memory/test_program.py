@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 
 from arbiter.errors import ParameterError
 from arbiter.memory import Character, EvaluationCycle, FactRules, Memory
-from arbiter.memory.stores import namespace
+from arbiter.memory.stores import MemoryStore, namespace
 from tests.memory.facts_support import relations
 from tests.memory.memory_support import Clock
 from tests.scripted import Scripted
@@ -193,6 +193,44 @@ def test_a_fact_that_a_plan_is_to_replace_is_edited_with_its_end(do: Do) -> None
     known.forget("ada", id=plan.id)
     clock.pass_by(days=60)
     assert [fact.claim for fact in known.facts("ada")] == ["Ada lives in Oslo"]
+
+
+@pytest.mark.parametrize("ada", ["ada@example.com", "a" * 300])
+def test_an_undo_finds_what_was_said_since_of_users_with_any_id(ada: str) -> None:
+    clock = Clock()
+    known = memory(clock=clock, fact_rules=FactRules(undo_within=timedelta(days=7)))
+    city: Any = {"type": "status", "slot": "residence.city"}
+    known.remember(ada, "Ada lives in Oslo", value="Oslo", **city)
+    known.forget(ada)
+    clock.pass_by(days=1)
+    new = known.remember(ada, "Ada lives in Rome", value="Rome", **city)
+    assert (known.undo(ada), known.facts(ada)) == (1, [new])
+    moves_at = clock.now + timedelta(days=30)
+    plan = known.remember(ada, "Ada lives in Bonn", value="Bonn", valid_from=moves_at, **city)
+    known.forget(ada, id=plan.id)
+    assert known.undo(ada) == 1
+    clock.pass_by(days=60)
+    assert [fact.claim for fact in known.facts(ada)] == ["Ada lives in Bonn"]
+
+
+async def test_an_undo_reads_what_was_said_since_once_for_each_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+    real = MemoryStore.alinked
+
+    async def counting(self: MemoryStore, *args: Any) -> Any:
+        read.append(args)
+        return await real(self, *args)
+
+    known = memory(fact_rules=FactRules(undo_within=timedelta(days=7)))
+    claims = [
+        {"entity_id": "ada", "claim": f"Ada lives in {n}", "type": "status", "slot": "home", "value": str(n)}
+        for n in range(20)
+    ]
+    await known.aimport_(claims)
+    await known.aforget("ada")
+    monkeypatch.setattr(MemoryStore, "alinked", counting)
+    assert await known.aundo("ada") == 20
+    assert len(read) == 1
 
 
 def test_an_edited_fact_ends_with_the_plan_that_an_undo_restores() -> None:

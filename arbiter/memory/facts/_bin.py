@@ -91,6 +91,7 @@ class Bin(Records):
         for room_id, ids in binned.messages.items():
             await Tombstones(self.store, self.agent_id, room_id).dig_up(ids)
         facts = 0
+        since: dict[tuple[Namespace, str], list[Fact]] = {}
         again = await self._learned_again(binned)
         for record in binned.records:
             ns, key, value = tuple(record["namespace"]), record["key"], record["value"]
@@ -98,11 +99,13 @@ class Bin(Records):
                 continue
             fact = Fact.read(value) if "claim" in value else None
             if fact is not None and has_one_value(fact):
-                fact = await self._overtaken(fact, ns[-1], binned.at)
+                if (told := (ns, str(fact.slot))) not in since:
+                    since[told] = await self._said_since(binned.at, *told)
+                fact = _overtaken(fact, since[told])
                 value = {**value, **fact.to_value()}
             facts += await self._put_back(ns, key, value)
             if fact is not None and fact.planned(now) and fact.state not in CLOSED:
-                await self._plan_again(fact, ns[-1])
+                await self._plan_again(fact, ns)
         await self._drop(binned)
         return facts
 
@@ -118,20 +121,15 @@ class Bin(Records):
             found |= {(ns, str(value["id"])) for value in values if _said(value) in known}
         return found
 
-    async def _overtaken(self, fact: Fact, scope: str, since: datetime) -> Fact:
-        """A restored fact as one that a statement since has replaced, by the rule for comparisons without a model."""
-        places = [namespace(self.agent_id, kind, scope) for kind in BELIEVED]
-        entries = await self.store.alinked(places, "slot", [str(fact.slot)])
-        for newer in readable(Fact, (entry.value for entry in entries)):
-            pair = Pair(new=newer, known=fact, same_speaker=says_alone(fact, newer.speaker))
-            is_as_open = fact.visibility == "room" or newer.visibility != "room"
-            # "I lived in Rome until 2019" replaces nothing, and only a status may keep its end.
-            holds = newer.type == "status" and not is_closed(newer, newer.first_seen_at)
-            if is_as_open and holds and newer.first_seen_at > since and by_rule(pair) == "supersedes":
-                fact = outdated(fact, newer, "supersedes")
-        return fact
+    async def _said_since(self, at: datetime, ns: Namespace, slot: str) -> list[Fact]:
+        """What the slot is by statements since then. "I lived in Rome until 2019" is none of them, and only a status
+        keeps its end."""
+        entries = await self.store.alinked(_beside(ns), "slot", [slot])
+        found = readable(Fact, (entry.value for entry in entries))
+        later = [fact for fact in found if fact.type == "status" and fact.first_seen_at > at]
+        return [fact for fact in later if not is_closed(fact, fact.first_seen_at)]
 
-    async def _plan_again(self, plan: Fact, scope: str) -> None:
+    async def _plan_again(self, plan: Fact, ns: Namespace) -> None:
         """Let the fact that a restored plan replaces end again when the plan begins."""
 
         def change(value: Value | None) -> Value | None:
@@ -142,8 +140,7 @@ class Bin(Records):
 
         id = plan.supersedes
         while id not in (None, plan.id):
-            places = [namespace(self.agent_id, kind, scope) for kind in BELIEVED]
-            before = [Fact.read(await self.store.aupdate(ns, id, change)) for ns in places]
+            before = [Fact.read(await self.store.aupdate(place, id, change)) for place in _beside(ns)]
             # One that was edited holds under another id.
             id = next((one.superseded_by for one in before if one and one.state == "corrected"), None)
 
@@ -194,6 +191,21 @@ async def empty_bins(store: MemoryStore, agent_id: str, now: datetime) -> None:
             _HOURS,
             lambda value: {_HOURS: [hour for hour in _hours(value) if hour >= this]},
         )
+
+
+def _beside(ns: Namespace) -> list[Namespace]:
+    """The namespaces of what is believed of the same entity. A namespace has its id in another form."""
+    return [(*ns[:2], kind, *ns[3:]) for kind in BELIEVED]
+
+
+def _overtaken(fact: Fact, since: Iterable[Fact]) -> Fact:
+    """A restored fact as one that a statement since has replaced, by the rule for comparisons without a model."""
+    for newer in since:
+        pair = Pair(new=newer, known=fact, same_speaker=says_alone(fact, newer.speaker))
+        is_as_open = fact.visibility == "room" or newer.visibility != "room"
+        if is_as_open and by_rule(pair) == "supersedes":
+            fact = outdated(fact, newer, "supersedes")
+    return fact
 
 
 def _united(saved: Any, now: Any) -> Any:
