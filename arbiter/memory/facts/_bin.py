@@ -122,8 +122,8 @@ class Bin(Records):
         return found
 
     async def _said_since(self, at: datetime, ns: Namespace, slot: str) -> list[Fact]:
-        """What the slot is by statements since then. "I lived in Rome until 2019" is none of them, and only a status
-        keeps its end."""
+        """The facts of the slot that were said since then. "I lived in Rome until 2019" is none of them, and only a
+        status keeps its end."""
         entries = await self.store.alinked(_beside(ns), "slot", [slot])
         found = readable(Fact, (entry.value for entry in entries))
         later = [fact for fact in found if fact.type == "status" and fact.first_seen_at > at]

@@ -347,7 +347,7 @@ def _was_over(candidate: Candidate) -> bool:
 
 
 def _likeness(one: Candidate, other: Candidate, words: Set[str], others: Set[str]) -> float:
-    """How much two claims of one batch, with these words, are worth comparing; 0.0 for not at all."""
+    """The worth of comparing two claims of one batch, with these words; 0.0 for none."""
     if (
         one.scope != other.scope
         or one.subject != other.subject
