@@ -59,7 +59,7 @@ def terms_of(text: str, fold: Callable[[str], str] = anycase) -> Counter[str]:
 
     Case, width and accents do not matter, nor do the most frequent endings of English words. Chinese,
     Japanese, Korean, Thai, Lao, Burmese and Khmer are indexed by pairs of characters, Chinese also by single ones.
-    `fold` is what makes texts in any case equal.
+    `fold` makes texts in any case equal.
     A text has at most 512 different terms.
     """
     found: Counter[str] = Counter()
