@@ -344,8 +344,8 @@ class Memory:
         program, or the one with that `id`. Returns how many facts are back.
 
         Works for the time that `FactRules(undo_within=...)` sets; then the count is 0. Facts that were learned
-        again meanwhile stay as they are. Those that a newer one has surely replaced, because something has one value
-        at a time, like a home or a job, are back as superseded ones.
+        again meanwhile stay as they are. A fact about something with one value at a time, like a home or a job, is
+        back as a superseded one if another value was said meanwhile.
         Raises `ConfigurationError` without that option, because forgotten records are then erased at once.
         """
         return await self.fact_store.undo(entity_id, id)
