@@ -53,16 +53,17 @@ class Registration(Generic[C]):
         if isinstance(contract, PolicyRouter) and not accepts_output(contract):
             called = _without_output(called)
         # A deadline needs another thread, so a contract with one is never called in place.
-        blocking = contract.blocking if contract.deadline is None else True
+        deadline = None if getattr(contract, "_keeps_deadline", False) else contract.deadline
+        blocking = contract.blocking if deadline is None else True
         return Registration(
             contract,
             InlineTiming(blocking),
             contract.name,
             called,
-            contract.deadline,
+            deadline,
             is_async,
             getattr(contract, f"a{contract.method}", None) if isinstance(contract, _WITH_TWINS) else None,
-            contract.deadline is None and contract.enforced,
+            deadline is None and contract.enforced,
         )
 
     def in_mode(self) -> Registration[C]:

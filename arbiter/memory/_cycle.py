@@ -41,6 +41,7 @@ from arbiter.memory._conversation import (
     misplaced,
     originals,
     responded,
+    safe,
     signed,
     text_of,
     window,
@@ -390,9 +391,9 @@ class EvaluationCycle(EvaluatorGroup):
         runtime = runtime_of(config)
         place = place_of(config, runtime)
         store = self._store_of(runtime)
-        recent = Shown(latest(state, self.messages_key, self.conversation_length))
+        recent = latest(state, self.messages_key, self.conversation_length)
         room_id, entity_id = self._where(place, history, newest_human(recent))
-        messages = without_hidden(recent)
+        messages = Shown(without_hidden(recent))
         scope = _scope(place) or room_id
         # Before the first turn of this process ends, nobody knows whether the thread keeps ids.
         kept = self._keeps_ids.get(scope, False)
@@ -403,7 +404,7 @@ class EvaluationCycle(EvaluatorGroup):
             entity_id=entity_id,
             messages=messages,
             query=query_of(messages),
-            known_ids=partial(self._known_ids, store, originals(recent), state, scope, kept),
+            known_ids=partial(self._known_ids, store, recent, state, scope, kept),
         )
 
     def _provider_context(
@@ -477,7 +478,7 @@ class EvaluationCycle(EvaluatorGroup):
             config,
             room_id=room_id,
             entity_id=entity_id or self._anonymous(room_id),
-            messages=messages,
+            messages=Shown(messages),
             known_ids=partial(self._known_ids, store, messages, seen, scope, kept),
         )
 
@@ -873,10 +874,10 @@ class EvaluationCycle(EvaluatorGroup):
             return self.entities
         speakers = (speaker_said(message) for message in messages)
         ids = {id for id in (self.agent_id, place.entity_id, *speakers) if id is not None}
-        last = Shown(window(messages, 2 * self.conversation_length))
+        last = window(messages, 2 * self.conversation_length)
         try:
             # The newest first: a very long conversation has more words than are looked up.
-            texts = (part for message in reversed(last) for part in (message.name or "", text_of(message)))
+            texts = (part for each in map(safe, reversed(last)) for part in (each.name or "", text_of(each)))
             found = await Entities(store, self.agent_id).meant(sorted(ids), texts)
         except Exception as exc:
             _log.warning("registered entities could not be read: %s", type(exc).__name__)

@@ -9,7 +9,7 @@ from unicodedata import category
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from arbiter._values.normal import anycase, unaccented
-from arbiter.memory._conversation import counts, text_of
+from arbiter.memory._conversation import counts, safe, text_of
 
 # By language. A message that begins with one of them, followed by punctuation or nothing, is off the record.
 OPENINGS = {
@@ -198,9 +198,14 @@ _OPENINGS = frozenset(
 
 def without_hidden(messages: Sequence[BaseMessage], hidden: Collection[str] = ()) -> list[BaseMessage]:
     """All messages but those that `on_record` leaves out for what they say or answer; system and tool messages
-    stay."""
-    kept = {id(message) for message in on_record(messages, hidden)}
-    return [message for message in messages if id(message) in kept or not counts(message)]
+    stay. Messages are judged without their secrets, as everywhere in memory."""
+    said = [safe(message) if isinstance(message, HumanMessage) else message for message in messages]
+    kept = {id(message) for message in on_record(said, hidden)}
+    return [
+        message
+        for message, seen in zip(messages, said, strict=True)
+        if id(seen) in kept or not counts(message)
+    ]
 
 
 def is_on_record(messages: Sequence[BaseMessage], place: int, hidden: Collection[str] = ()) -> bool:

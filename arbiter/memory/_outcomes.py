@@ -39,7 +39,7 @@ async def call(method: Callable[..., Any], *args: Any, timeout: float | None) ->
     """
     begun = time.perf_counter()
     # The task keeps what is raised as its value: a SystemExit that left it would end the event loop.
-    done = asyncio.ensure_future(_outcome(method, args))
+    done = asyncio.ensure_future(outcome(method, args))
     try:
         value, error = await awaited(timeout, done)
         late = False
@@ -49,7 +49,8 @@ async def call(method: Callable[..., Any], *args: Any, timeout: float | None) ->
     return Called(value, error, late, (time.perf_counter() - begun) * 1000)
 
 
-async def _outcome(method: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
+async def outcome(method: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
+    """The value of a method, or what it raises."""
     try:
         if inspect.iscoroutinefunction(method):
             return await method(*args), None

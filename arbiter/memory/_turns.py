@@ -291,7 +291,7 @@ def latest(value: Mapping[str, Any], key: str, length: int) -> list[BaseMessage]
     """The end of a state's messages: from the last `length` messages with text on, and further back to the
     newest human message if needed.
 
-    Earlier messages are not touched, because a read-only state copies each message that is read.
+    A read-only list is read without its own iterator, which would copy each message.
     """
     is_sent = key not in value and holds_messages(raw(value).get(ROOT))
     found: Any = value.get(ROOT if is_sent else key)
@@ -300,7 +300,8 @@ def latest(value: Mapping[str, Any], key: str, length: int) -> list[BaseMessage]
         parts = list_of(value, key)
     last: list[BaseMessage] = []
     counted, asked = 0, False
-    for number, part in enumerate(reversed(parts)):
+    backwards = list[Any].__reversed__(parts) if isinstance(found, list) else reversed(parts)
+    for number, part in enumerate(backwards):
         if counted >= length and asked:
             break
         for message in as_messages([part], MessageIds(f"<{number}", kept=True)):

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from threading import Event, Thread
 from typing import Annotated, Any, ClassVar, cast
 
 import pytest
@@ -30,7 +31,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from arbiter import ArbiterOS, History, RegistrationError
-from arbiter.memory import EvaluationCycle
+from arbiter.memory import EvaluationCycle, TrustEvaluator
 from arbiter.memory._characters import Character
 from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._notes import Related
@@ -972,6 +973,76 @@ def test_a_long_conversation_is_not_read_again_by_each_provider(last: str) -> No
     assert heard[0].entity_id == "ann"
     assert heard[0].query.split("\n")[-1] == ("Message 499" if last == "human" else "Working 19")
     assert len(set(Counted.copies)) <= 9
+
+
+def counted(number: int) -> list[Any]:
+    Counted.copies.clear()
+    return [Counted(content=f"Message {n}", id=str(n)) for n in range(number)]
+
+
+@MODES
+def test_a_provider_copies_no_message_that_it_does_not_read(mode: str) -> None:
+    """Only the texts of the last five are read, for the query."""
+
+    class Deaf(Provider):
+        async def get(self, ctx: ProviderContext) -> ProviderResult:
+            return ProviderResult(text=str(len(ctx.messages)))
+
+    app, body, arbiter_os = speaking(Deaf("deaf"))
+    arbiter_os.add_evaluation_cycle(EvaluationCycle(store=InMemoryStore()))
+    run(app, {"messages": counted(30)}, THREAD, mode=mode)
+    assert "\n30\n" in body.heard[0][0]
+    assert sorted(Counted.copies) == ["25", "26", "27", "28", "29"]
+
+
+@MODES
+def test_a_turn_copies_no_message_to_look_for_names(mode: str) -> None:
+    """Trust looks at the user's newest message alone."""
+    app, _, arbiter_os = speaking()
+    arbiter_os.add_evaluation_cycle(EvaluationCycle(store=InMemoryStore()))
+    arbiter_os.add_evaluator(TrustEvaluator())
+    run(app, {"messages": counted(30)}, THREAD, mode=mode)
+    assert arbiter_os.history.item.evaluation_results
+    assert set(Counted.copies) <= {"29"}
+
+
+def test_providers_of_a_sync_run_start_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arbiter's event loop, and nothing else, runs those that are written as `async def`."""
+    cycle = Cycle(context(InMemoryStore()))
+    app, body, _ = speaking(FactsProvider(cycle=cycle), GoalsProvider(cycle=cycle), TimeProvider(cycle=cycle))
+    app.invoke(HELLO, THREAD)
+    begin, started = Thread.start, list[str]()
+
+    def start(thread: Thread) -> None:
+        started.append(thread.name)
+        begin(thread)
+
+    monkeypatch.setattr(Thread, "start", start)
+    app.invoke(HELLO, THREAD)
+    assert BEGIN in body.heard[1][0]
+    assert [name for name in started if name.startswith("arbiter")] == []
+
+
+def test_a_provider_with_an_advise_of_its_own_keeps_its_deadline() -> None:
+    done = Event()
+
+    class Waiting(TimeProvider):
+        def advise(self, history: History, state: Mapping[str, Any]) -> Any:
+            done.wait(60)
+            return super().advise(history, state)
+
+    app, body, arbiter_os = speaking(Waiting(cycle=Cycle(context(None)), deadline=0.1))
+    app.invoke(HELLO, THREAD)
+    done.set()
+    assert body.heard == [["Hi"]]
+    assert "TimeoutError" in arbiter_os.history.item.errors["advisor time"]
+
+
+def test_without_a_store_messages_off_the_record_are_not_shown_either() -> None:
+    said = [HumanMessage("Off the record: I am ill.", id="h0"), AIMessage("Noted.", id="a0")]
+    made = replace(context(None), messages=[*said, HumanMessage("Hi", id="h1")], query="I am ill.\nHi")
+    assert [message.id for message in made.messages] == ["h1"]
+    assert made.query == "Hi"
 
 
 @MODES

@@ -15,7 +15,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.config import get_config
 from langgraph.constants import CONFIG_KEY_CHECKPOINTER
 
-from arbiter._threads.deadlines import LOOP, within
+from arbiter._threads.deadlines import LOOP, awaited, within
 from arbiter._values.states import ROOT
 from arbiter.advice import Advisor
 from arbiter.errors import ArbiterError, RegistrationError
@@ -23,10 +23,10 @@ from arbiter.history._items import History
 from arbiter.instructions import Instruction
 from arbiter.memory._characters import Character
 from arbiter.memory._context import NotAvailableError
-from arbiter.memory._conversation import Shown, misplaced, raw, text_of, window
+from arbiter.memory._conversation import Shown, misplaced, originals, raw, text_of, window
 from arbiter.memory._entities import Entity
 from arbiter.memory._off_record import without_hidden
-from arbiter.memory._outcomes import call
+from arbiter.memory._outcomes import outcome
 from arbiter.memory._secrets import redacted
 from arbiter.memory._telling import NO_CYCLE, NO_STORE, Told
 from arbiter.memory._tombstones import Tombstones
@@ -77,7 +77,10 @@ class ProviderContext:
     def __post_init__(self) -> None:
         # Whatever is given: providers, and the embedder of their searches, see no secret.
         if not isinstance(self.messages, Shown):
-            object.__setattr__(self, "messages", Shown(self.messages))
+            shown = Shown(without_hidden(self.messages))
+            if len(shown) < len(self.messages):
+                object.__setattr__(self, "query", query_of(shown))
+            object.__setattr__(self, "messages", shown)
         object.__setattr__(self, "query", redacted(self.query))
 
     def needed_store(self) -> MemoryStore:
@@ -150,6 +153,12 @@ class Provider(Advisor):
     def _result(self, text: str, **data: Any) -> ProviderResult:
         """A text, also as the value under the provider's name."""
         return ProviderResult(text=text, values={self.name: text}, data=data)
+
+    @property
+    def _keeps_deadline(self) -> bool:
+        """True if nothing else needs to watch the deadline: `section_of` does."""
+        own = type(self)
+        return own.advise is Provider.advise and own.aadvise is Provider.aadvise
 
     def advise(self, history: History, state: Mapping[str, Any]) -> Any:
         asked = self._asked(history, state)
@@ -237,27 +246,42 @@ async def _on_record(ctx: ProviderContext) -> ProviderContext:
     hidden = (await tombstones.read()).ids
     if hidden and ctx.known_ids is not None:
         hidden |= {id for id, known in (await ctx.known_ids()).items() if known in hidden}
-    messages = without_hidden(ctx.messages, hidden)
+    messages = without_hidden(originals(ctx.messages), hidden) if hidden else ctx.messages
     if len(messages) == len(ctx.messages):
         return ctx
-    return replace(ctx, messages=messages, query=query_of(messages))
+    shown = Shown(messages)
+    return replace(ctx, messages=shown, query=query_of(shown))
+
+
+async def _got(provider: Provider, ctx: ProviderContext) -> Any:
+    """The answer of a provider to what may be shown to it."""
+    try:
+        shown = await _on_record(ctx)
+    except Exception:
+        # Without the tombstones no message may be used.
+        shown = replace(ctx, messages=(), query="")
+    value, error = await outcome(provider.get, (shown,))
+    if error is not None:
+        raise error
+    return value
 
 
 async def section_of(provider: Provider, ctx: ProviderContext) -> Section:
     """The section of a provider; its `error` is set if the provider failed. Never raises."""
-    read = await call(_on_record, ctx, timeout=provider.deadline)
-    # Without the tombstones no message may be used.
-    shown = replace(ctx, messages=(), query="") if read.error is not None else read.value
-    called = await call(provider.get, shown, timeout=provider.deadline)
-    answer: Any = called.value
+    answer: Any = None
+    raised: BaseException | None
+    try:
+        answer, raised = await awaited(provider.deadline, outcome(_got, (provider, ctx)))
+    except TimeoutError as exc:
+        raised = exc
     error = ""
     result: ProviderResult | None = None
-    if isinstance(called.error, NotAvailableError):
-        provider.told.missing("provider", [provider.name], str(called.error).rstrip("."))
+    if isinstance(raised, NotAvailableError):
+        provider.told.missing("provider", [provider.name], str(raised).rstrip("."))
         result = ProviderResult()
-    elif called.error is not None:
+    elif raised is not None:
         # Without the error's text, which may quote a user.
-        error = f"{type(called.error).__name__} in provider {provider.name!r}"
+        error = f"{type(raised).__name__} in provider {provider.name!r}"
     elif (fault := _fault(answer)) is None:
         result = answer
     else:
@@ -310,7 +334,7 @@ def _named() -> Sequence[str]:
 def _waited(future: Future[Section], seconds: float | None) -> Section:
     try:
         # The provider's own deadline runs on the loop; this one works even if the loop is blocked.
-        section: Section = within(None if seconds is None else seconds + 1, future)
+        section: Section = within(seconds, future)
         return section
     except TimeoutError:
         future.cancel()
