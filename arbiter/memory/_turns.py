@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import (
     AIMessage,
@@ -177,10 +177,12 @@ _REPLACED = (AnyValue, EphemeralValue, LastValue, UntrackedValue)
 
 def _reducer(channels: Mapping[str, Any], key: str) -> Any:
     """Whatever joins the values that are written to the key; None if the last one stays as it is."""
-    channel = channels.get(key, channels.get(ROOT))
+    channel: Any = channels.get(key, channels.get(ROOT))
     if channel is None or type(channel) in _REPLACED:
         return None
-    return channel.operator if type(channel) is BinaryOperatorAggregate else channel
+    # A class of its own may do more with what it joins.
+    is_reduced = cast(Any, type(channel)) is BinaryOperatorAggregate
+    return channel.operator if is_reduced else channel
 
 
 def replaces(run: FinishedRun, key: str) -> bool:
