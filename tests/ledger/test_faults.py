@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -347,41 +348,39 @@ def test_anchors_that_cannot_be_kept_elsewhere_stop_no_record(
         assert [thread["items"] for thread in again.threads()] == [2, 2, 2]
 
 
-def test_an_anchor_that_a_callable_failed_to_take_is_given_to_it_again(tmp_path: Path) -> None:
-    taken: list[int] = []
-    away = True
+@dataclass
+class Elsewhere:
+    """Takes anchors, each of them once."""
 
-    def sink(anchor: Mapping[str, Any]) -> None:
-        if away:
+    is_away: bool = False
+    kept: list[int] = field(default_factory=list[int])
+
+    def __call__(self, anchor: Mapping[str, Any]) -> None:
+        if self.is_away:
             raise OSError("away")
-        taken.append(anchor["n"])
+        if anchor["n"] in self.kept:
+            raise ValueError("it is there already")
+        self.kept.append(anchor["n"])
 
+
+def test_an_anchor_that_a_callable_failed_to_take_is_given_to_it_again(tmp_path: Path) -> None:
+    sink = Elsewhere(is_away=True)
     with recorded(tmp_path / "l.db", anchors=sink) as ledger:
         assert ledger.flush(60)
         with pytest.raises(LedgerError, match="anchor 1 could not be kept elsewhere: away"):
             ledger.anchor()
-        away = False
+        sink.is_away = False
         assert (ledger.anchor() or {})["n"] == 1  # nothing has grown since
         ArbiterOS(ledger=ledger).govern(chain(Spy("a"))).invoke({}, conf("t"))
         assert ledger.flush(60)
         ledger.anchor()
         assert ledger.anchor() is None
-    assert taken == [1, 2]
+    assert sink.kept == [1, 2]
 
 
 def test_a_callable_gets_no_anchors_that_another_process_has_given_to_its_own(tmp_path: Path) -> None:
     """Where both keep them, an anchor that is there already may be refused: no later one would be kept."""
-    kept: list[int] = []
-    away = False
-
-    def sink(anchor: Mapping[str, Any]) -> None:
-        if away:
-            raise OSError("away")
-        if anchor["n"] in kept:
-            raise ValueError("it is there already")
-        kept.append(anchor["n"])
-
-    path = tmp_path / "l.db"
+    sink, path = Elsewhere(), tmp_path / "l.db"
     with recorded(path, 1, anchors=sink) as ledger, Ledger(path, anchors=sink) as other:
 
         def anchored(by: Ledger) -> None:
@@ -390,31 +389,24 @@ def test_a_callable_gets_no_anchors_that_another_process_has_given_to_its_own(tm
             by.anchor()
 
         anchored(ledger)
-        away = True
+        sink.is_away = True
         with pytest.raises(LedgerError, match="anchor 2 could not be kept elsewhere: away"):
             anchored(ledger)
-        away = False
+        sink.is_away = False
         anchored(other)
         anchored(ledger)
         anchored(other)
         anchored(ledger)
-    assert kept == [1, 3, 2, 4, 5, 6]
+    assert sink.kept == [1, 3, 2, 4, 5, 6]
 
 
 def test_close_gives_an_anchor_that_was_not_taken_to_the_callable_again(tmp_path: Path) -> None:
-    taken: list[int] = []
-    away = True
-
-    def sink(anchor: Mapping[str, Any]) -> None:
-        if away:
-            raise OSError("away")
-        taken.append(anchor["n"])
-
+    sink = Elsewhere(is_away=True)
     with recorded(tmp_path / "l.db", 1, anchors=sink) as ledger:
         with pytest.raises(LedgerError, match="away"):
             ledger.anchor()
-        away = False
-    assert taken == [1]
+        sink.is_away = False
+    assert sink.kept == [1]
 
 
 @pytest.mark.parametrize("name", ["l.db", "günlük.db"])
