@@ -20,13 +20,13 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any, get_type_hints
+from typing import IO, Any
 
-from pydantic import BaseModel, TypeAdapter, create_model
+from pydantic import TypeAdapter
 
 from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, PackError, describe, nearest
 from arbiter.harness.canonical import canonical, compact, is_mapping, listed
@@ -47,26 +47,12 @@ _SYNC = 0.5
 """Seconds between two writes to the disk itself."""
 NodeRuns = Sequence[Sequence[Mapping[str, Any]]]
 """The node runs of a case, superstep by superstep, as JSON-able data."""
-_SCORE = TypeAdapter(Score)
-
-
-def _checking(kind: type[Any], unchecked: Collection[str] = ()) -> type[BaseModel]:
-    hints = get_type_hints(kind).items()
-    fields: dict[str, Any] = {name: (hint, None) for name, hint in hints if name not in unchecked}
-    return create_model(kind.__name__, **fields)
-
-
-# Scores of users are written whatever JSON these are.
-_ANY_JSON = frozenset(
-    {"usage", "calls", "step", "duration", "sample_size", "elements", "propositions", "used_for_control"}
-)
-_SCORE_FIELDS, _RESULT_FIELDS = _checking(Score, _ANY_JSON), _checking(CaseResult)
-"""Models that check what a journal has. What they return has floats where whole numbers were written."""
+_SCORE = TypeAdapter(Score).serializer
 
 
 def score_to_dict(score: Score) -> dict[str, Any]:
     """A score as JSON-able data: its name, and the fields that differ from their defaults."""
-    found: dict[str, Any] = _SCORE.dump_python(score, exclude_defaults=True, warnings=False)
+    found: dict[str, Any] = _SCORE.to_python(score, exclude_defaults=True, warnings=False)
     if "scale" in found:
         found["scale"] = plain_scale(score.scale)
     if "usage" in found:  # LangChain adds usages in an order of keys that differs from process to process
@@ -82,7 +68,6 @@ def score_from(data: Mapping[str, Any]) -> Score:
         found["votes"] = tuple(found["votes"])
     if "elements" in found:
         found["elements"] = tuple((name, value) for name, value in found["elements"])
-    _SCORE_FIELDS.model_validate(found, strict=True)
     return Score(**found)
 
 
@@ -146,21 +131,19 @@ class Kept:
         if self.answer is None or self.done is None:
             return None
         answer = self.answer
-        found: dict[str, Any] = {
-            "case_id": answer["case"],
-            "repeat": answer["repeat"],
-            "status": answer["status"],
-            "output": answer.get("output"),
-            "error": answer.get("error"),
-            "as_expected": self.done["as_expected"],
-            "trajectory": answer.get("trajectory", ()),
-            "scores": tuple(score for scores in self.scores.values() for score in scores),
-            "usage": self.done.get("usage", {}),
-            "duration": answer.get("seconds", 0.0),
-            "thread_id": answer.get("thread_id", ""),
-        }
-        _RESULT_FIELDS.model_validate(found, strict=True)
-        return CaseResult(**found)
+        return CaseResult(
+            case_id=answer["case"],
+            repeat=answer["repeat"],
+            status=answer["status"],
+            output=answer.get("output"),
+            error=answer.get("error"),
+            as_expected=self.done["as_expected"],
+            trajectory=answer.get("trajectory", ()),
+            scores=tuple(score for scores in self.scores.values() for score in scores),
+            usage=self.done.get("usage", {}),
+            duration=answer.get("seconds", 0.0),
+            thread_id=answer.get("thread_id", ""),
+        )
 
     def without_errors(self) -> Kept:
         """The same without the scores that are errors, or without anything if the target failed."""
@@ -343,7 +326,6 @@ def _keep(kept: Kept, line: Mapping[str, Any], folder: Path) -> None:
         kept.scores[line["by"]] = tuple(map(score_from, line["scores"]))
     elif line["kind"] == "case":
         kept.done = line
-        kept.result()  # raises if the lines of the case have another form
 
 
 def _blob(folder: Path, name: str) -> Any:
