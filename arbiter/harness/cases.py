@@ -271,14 +271,6 @@ def same_cases(cases: Iterable[Case]) -> list[tuple[Case, str]]:
     return found
 
 
-def refuse_mistakes(mistakes: Collection[tuple[Case, str]]) -> None:
-    """Raise `ConfigurationError` with each of the sentences about cases, and the place of its case."""
-    if mistakes:
-        raise ConfigurationError(
-            "\n".join(f"{case.source}: {said}" if case.source else said for case, said in mistakes)
-        )
-
-
 def _twice(first: Case, second: Case) -> str:
     where = f" ({first.source} and {second.source})" if first.source and second.source else ""
     if first.is_named or second.is_named:

@@ -49,7 +49,7 @@ from arbiter.harness.cases import Case, same_cases
 from arbiter.harness.dimensions import OF_CHANNELS
 from arbiter.harness.expectations import Expectations
 from arbiter.harness.gate import GateSettings
-from arbiter.harness.kinds import SCORERS, ScorerEntry, uncontained
+from arbiter.harness.kinds import SCORERS, ScorerEntry
 from arbiter.harness.limits import Limits
 from arbiter.harness.messages import JsonlMessages, LedgerMessages, Messages, StoreMessages
 from arbiter.harness.scorers import scorers_of
@@ -251,12 +251,7 @@ class _Loader:
         of_agents = self.file.target is not None and self.file.target.agents is not None
         if "target" not in self.unread and (agents is not None or not of_agents):
             self.without_persona(agents)
-        mistakes = [
-            *same_cases(cases),
-            *Expectations().mistakes(cases),
-            *uncontained(cases, scorers.values()),
-        ]
-        for case, said in mistakes:
+        for case, said in (*same_cases(cases), *Expectations().mistakes(cases)):
             place = _place_of(case) or (self.document.file, self.document.line(("target",)))
             self.mistakes.append(PackMistake(*place, "", said))
         if not self.mistakes:

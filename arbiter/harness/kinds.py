@@ -13,7 +13,7 @@ from arbiter._values.versions import hash_of, version_from
 from arbiter.errors import ConfigurationError, ParameterError, nearest
 from arbiter.evaluators import JudgeEvaluator
 from arbiter.harness.canonical import is_list, is_mapping
-from arbiter.harness.cases import Case, Order
+from arbiter.harness.cases import Order
 from arbiter.harness.dimensions import DIMENSIONS, DimensionScorer, RowName
 from arbiter.harness.expectations import Check, condition, contains, equals, fits_schema, matches, ran
 from arbiter.harness.results import CaseRun
@@ -134,7 +134,13 @@ def _compared(entry: _About, check: Callable[[Any], Check]) -> Callable[[CaseRun
         return _checking(check(entry.text))
 
     def score(run: CaseRun) -> Score:
-        return NOTHING_EXPECTED if run.expected is None else _checking(check(run.expected))(run)
+        if run.expected is None:
+            return NOTHING_EXPECTED
+        try:
+            judge = check(run.expected)
+        except ConfigurationError as error:  # such as an empty text, which any output contains
+            return Score("", outcome="not_applicable", reason=f"the `expected` of the case: {error}")
+        return _checking(judge)(run)
 
     return score
 
@@ -217,21 +223,6 @@ SCORERS: Mapping[str, tuple[type[PackModel], Maker]] = {
     **{use: (model, _dimension) for use, model in DIMENSIONS.items()},
 }
 """The model of each kind's entry, and the function that makes the scorer of it."""
-
-
-def uncontained(cases: Iterable[Case], scorers: Iterable[Any]) -> list[tuple[Case, str]]:
-    """The cases whose `expected` any output contains, for the scorers that ask that, each with a sentence."""
-    found: list[tuple[Case, str]] = []
-    for scorer in scorers:
-        if isinstance(entry := getattr(scorer, "entry", None), _Contains) and scorer.reads_expected:
-            for case in cases:
-                texts = case.expected if is_list(case.expected) else [case.expected]
-                if all(isinstance(text, str) and not text for text in texts):
-                    got = f"expected a text that an output may lack, got {case.expected!r:.80}"
-                    found.append(
-                        (case, f"case {case.id!r}: expected: {got}. The scorer {entry.name!r} reads it.")
-                    )
-    return found
 
 
 def made_of_entry(scorer: Any, name: object, models: Mapping[str, Any]) -> Any:

@@ -15,10 +15,10 @@ from time import perf_counter
 from typing import Any, Literal, Protocol, TypeAlias
 
 from arbiter._values.copies import jsonable
-from arbiter.errors import PolicyViolationError, describe
+from arbiter.errors import ConfigurationError, PolicyViolationError, describe
 from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.canonical import is_mapping
-from arbiter.harness.cases import Case, refuse_mistakes
+from arbiter.harness.cases import Case
 from arbiter.harness.expectations import Expectations, ended_as_expected
 from arbiter.harness.journal import EVALUATIONS, EXPECTATIONS, Bought, Kept, NodeRuns, answer_to_dict
 from arbiter.harness.judging import Judging
@@ -121,9 +121,11 @@ class Session:
         self._tape = tape
         self._progress = progress
         self._expectations = Expectations()
-        refuse_mistakes(
-            self._expectations.mistakes(cases, target.nodes(), target.checkers(), kind=target.kind)
-        )
+        mistakes = self._expectations.mistakes(cases, target.nodes(), target.checkers(), kind=target.kind)
+        if mistakes:
+            raise ConfigurationError(
+                "\n".join(f"{case.source}: {said}" if case.source else said for case, said in mistakes)
+            )
         self.todo = [
             (case, repeat)
             for case in cases

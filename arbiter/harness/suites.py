@@ -24,7 +24,7 @@ from arbiter.harness.agent_baselines import baseline_if_measured, read_baseline
 from arbiter.harness.agents import Agents, AgentsTarget
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.cache import Answers, Cache, CacheMode
-from arbiter.harness.cases import Case, Selection, checked_cases, refuse_mistakes
+from arbiter.harness.cases import Case, Selection, checked_cases
 from arbiter.harness.gate import GateSettings, covers
 from arbiter.harness.identity import Identity, changes_between
 from arbiter.harness.journal import (
@@ -38,7 +38,7 @@ from arbiter.harness.journal import (
     runs_of,
 )
 from arbiter.harness.judging import Judging
-from arbiter.harness.kinds import made_of_entry, refuse_unused, uncontained
+from arbiter.harness.kinds import made_of_entry, refuse_unused
 from arbiter.harness.limits import Limits
 from arbiter.harness.measures import Measure
 from arbiter.harness.recordings import Recording
@@ -132,7 +132,6 @@ class Suite:
         made = partial(made_of_entry, models=self.models)
         object.__setattr__(self, "scorers", scorers_of(self.scorers, made))
         refuse_unused(self.models, self.judges)
-        refuse_mistakes(uncontained(self.cases, (each.given for each in self.judges)))
         self._refuse_same_names()
 
     @property
