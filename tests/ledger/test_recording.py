@@ -1125,7 +1125,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) ->
         {"redactor": "hidden"},
         {"clock": 5},
     ],
-    ids=str,
+    ids=lambda options: str(options).partition(" at 0x")[0],
 )
 def test_a_wrong_option_is_refused_before_anything_is_made(tmp_path: Path, options: Any) -> None:
     with pytest.raises(ConfigurationError):
