@@ -116,12 +116,12 @@ def read_saved(conf: Mapping[str, Any], task: str) -> Access[Saved]:
         return Saved()
     writes = found[1]
     notes = writes.notes(task)
-    entry = _entry_in(notes)
+    entry, asked = _entry_in(notes), _asked_in(notes)
     paused = entry is not None and f"paused {entry['entry']}" in notes
     return Saved(
         facts=writes.facts,
-        asked=_asked_in(notes),
-        shown=[*_shown_in(writes, task, notes), *(_held_in(notes, entry) if paused else ())],
+        asked=asked,
+        shown=[*_shown_in(writes, task, asked), *(_held_in(notes, entry) if paused else ())],
         entry=entry,
         paused=paused,
         spent=writes.spent,
@@ -138,9 +138,8 @@ def _asked_in(notes: Mapping[str, Any]) -> list[Question]:
     return sorted(asked, key=lambda question: question["number"])
 
 
-def _shown_in(writes: Writes, task: str, notes: Mapping[str, Any]) -> list[Any]:
+def _shown_in(writes: Writes, task: str, asked: Sequence[Question]) -> list[Any]:
     """The payloads of these that are open or were just answered."""
-    asked = _asked_in(notes)
     return [
         shown.value for shown in writes.interrupts(task) if any(_shows(shown, question) for question in asked)
     ]
@@ -663,7 +662,7 @@ def pause_edge(conf: Mapping[str, Any]) -> Access[None]:
     notes = writes.notes(task)
     entry = _entry_in(notes)
     number = 0 if entry is None else entry["entry"]
-    if entry is not None and entry["output"] and (shown := _shown_in(writes, task, notes)):
+    if entry is not None and entry["output"] and (shown := _shown_in(writes, task, _asked_in(notes))):
         yield from note(place, task, f"held {number}", {"shown": shown})
     for claim in done:
         use = claim.removeprefix(task).lstrip() or number

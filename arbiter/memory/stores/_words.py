@@ -143,8 +143,10 @@ def _asked(query: str) -> Mapping[str, float]:
     answers: dict[str, float] = {}
     weight = 1.0
     for line in reversed(query.splitlines()):
-        # Tables of older versions have the digits of other scripts as they were written.
-        found = {**terms_of(line, lambda text: with_latin_i(casefolded(text))), **terms_of(line)}
+        found: dict[str, int] = terms_of(line)
+        if not line.isascii():
+            # Tables of older versions have the digits of other scripts as they were written.
+            found = {**terms_of(line, lambda text: with_latin_i(casefolded(text))), **found}
         terms = [term for term in reversed(found) if term not in _NO_TERMS]
         for term in terms:
             if len(weights) < _ASKED and term not in weights:
