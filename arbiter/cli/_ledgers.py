@@ -11,12 +11,17 @@ from arbiter.errors import ConfigurationError
 
 def erase_records(where: str, thread: str | None, subject: str | None, reason: str, graph: str | None) -> int:
     """Erase a thread, or all threads of a subject, and print what is left elsewhere."""
+    from arbiter.ledger._erasing import CHECKPOINTS
+
     screen = Screen("table")
     if (thread is None) == (subject is None):
         raise ConfigurationError("give either --thread or --subject.")
     checkpointer = None if graph is None else _checkpointer(graph)
     with opened(where, sign=True) as ledger, known_names():
         erased = ledger.erase(thread_id=thread, subject=subject, reason=reason, checkpointer=checkpointer)
+    if not erased.threads and checkpointer is not None and thread is not None:
+        screen.say(f"nothing to erase in the ledger. The checkpoints of {graph} for {thread!r} were deleted.")
+        return 0
     if not erased.threads:
         screen.say(f"nothing to erase: {thread} has been erased before.")
         return 0
@@ -25,7 +30,8 @@ def erase_records(where: str, thread: str | None, subject: str | None, reason: s
         f"{number_of(erased.threads, 'thread')}. Nodes, verdicts, scores and times stay."
     )
     checkpoints = () if checkpointer else ("checkpoints (--graph module:graph deletes them)",)
-    places = (*checkpoints, "exports", *(erased.elsewhere or ("backups",)))
+    others = [place for place in erased.elsewhere if place != CHECKPOINTS]
+    places = (*checkpoints, "exports", *(others or ("backups",)))
     if checkpointer is not None:
         screen.say(f"The checkpoints of {graph} were deleted.")
     screen.say(f"Copies may be left: {'; '.join(places)}.")

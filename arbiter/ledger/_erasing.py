@@ -23,6 +23,7 @@ _FOR_EVER = 1e7
 """Days; times with more before now do not fit the databases' integers."""
 _AT_ONCE = 64
 _log = logging.getLogger("arbiter")
+CHECKPOINTS = "checkpoints (checkpointer=... deletes them)"
 _THREAD = "id, ref, head_seq, head_hash, thread_id, last_at, erased_at FROM threads"
 
 

@@ -10,7 +10,8 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from numbers import Real
@@ -49,7 +50,7 @@ from arbiter.ledger._anchors import (
 from arbiter.ledger._contents import States, before_redaction, bounded_texts, capture
 from arbiter.ledger._database import ABOUT, SCHEMA, LedgerError, last_entry, marks, report_outages
 from arbiter.ledger._entries import Event, storable
-from arbiter.ledger._erasing import Erasure, erase, prune
+from arbiter.ledger._erasing import CHECKPOINTS, Erasure, erase, prune
 from arbiter.ledger._exporting import LedgerRecords
 from arbiter.ledger._keeping import Options, shortest
 from arbiter.ledger._outbox import ReceiverState, receiver_states
@@ -475,7 +476,8 @@ class Ledger:
         With `checkpointer`, its checkpoints of these threads are deleted too; `elsewhere` of the result names
         other copies. If it cannot delete some of them, a `LedgerError` at the end names these threads.
         A thread that was erased before, or never had an id, is named by its ref.
-        Warns if there is no such thread or subject, unless this object has erased it before. Raises
+        Warns if there is no such thread or subject, unless this object has erased it before or the checkpointer
+        has the thread. Raises
         `ConfigurationError` unless exactly one of the two is given, and `LedgerError` if what ended before the call
         cannot be written within a minute.
         """
@@ -497,12 +499,15 @@ class Ledger:
                 f"nothing was erased: {self._writer.queued} events still wait to be written, and would come back. "
                 f"The last error: {self._writer.last_error or 'none'}. Erase again when ledger.flush() is True."
             )
-        erased = erase(self._store, *self._erased(thread_id, subject), reason, self._now())
+        is_known = thread_id is not None and _has_thread(checkpointer, thread_id)
+        which = self._erased(thread_id, subject, is_known=is_known)
+        erased = erase(self._store, *which, reason, self._now())
         if erased.threads:
             self._forgotten |= {(thread_id, subject), *((name, None) for name in erased.thread_ids)}
         self._since_anchor += erased.threads
         if checkpointer is None:
-            return erased
+            copies = (CHECKPOINTS, *erased.elsewhere) if erased.threads else ()
+            return replace(erased, elsewhere=copies)
         kept: list[str] = []
         for name in erased.thread_ids or (() if thread_id is None else (thread_id,)):
             try:
@@ -516,9 +521,11 @@ class Ledger:
             )
         return erased
 
-    def _erased(self, thread_id: str | None, subject: str | None) -> tuple[str, tuple[str, ...]]:
+    def _erased(
+        self, thread_id: str | None, subject: str | None, *, is_known: bool
+    ) -> tuple[str, tuple[str, ...]]:
         """The condition for the threads that are to be erased, and its values. Warns if there never were any."""
-        is_done = (thread_id, subject) in self._forgotten
+        is_done = is_known or (thread_id, subject) in self._forgotten
         if subject is not None:
             if not is_done and (why := self._queries.unknown_subject(subject)):
                 _warn(f"{why} Nothing was erased.")
@@ -840,6 +847,15 @@ def _one_of(name: str, value: object, known: Sequence[str]) -> None:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
+
+
+def _has_thread(checkpointer: Any, thread_id: str) -> bool:
+    """False also for a checkpointer that only async code can ask."""
+    if checkpointer is None:
+        return False
+    with suppress(Exception):
+        return checkpointer.get_tuple({"configurable": {"thread_id": thread_id}}) is not None
+    return False
 
 
 def _warn(sentence: str) -> None:

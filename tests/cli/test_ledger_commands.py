@@ -373,6 +373,13 @@ def test_erase_removes_contents_names_and_checkpoints(
     ref = re.findall(r"(\w+) \(erased\)", typed("history"))[0]
     assert typed(*erase, "--thread", ref) == f"nothing to erase: {ref} has been erased before.\n"
     assert "--graph module:graph deletes them" in typed(*erase, "--thread", "t2")
+    done = started(*erase, "--thread", "t2", "--graph", "saved:graph", folder=tmp_path, code=0)
+    nothing = "nothing to erase in the ledger. The checkpoints of saved:graph for 't2' were deleted.\n"
+    assert done.stdout == nothing
+    with closing(sqlite3.connect("saved.db")) as saved:
+        assert saved.execute("SELECT thread_id FROM checkpoints").fetchall() == []
+    done = started(*erase, "--thread", "t2", "--graph", "saved:graph", folder=tmp_path, code=2)
+    assert "this ledger has no thread 't2'" in done.stderr
 
 
 @pytest.mark.lengthy

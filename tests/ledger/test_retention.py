@@ -319,7 +319,8 @@ def test_an_erasure_names_the_copies_that_it_does_not_reach(tmp_path: Path) -> N
         with sql(tmp_path / "l.db") as run:
             run("INSERT INTO cursors VALUES ('langfuse', 99, 0, 0)")
             run("UPDATE entries SET trace = 'a', span = 'b' WHERE kind = 'item'")  # others are not sent
-        sent, backup = ledger.erase(thread_id="t", reason="request 1").elsewhere
+        checkpoints, sent, backup = ledger.erase(thread_id="t", reason="request 1").elsewhere
+        assert checkpoints == "checkpoints (checkpointer=... deletes them)"
         assert sent.startswith("langfuse received 2 scores of thread ")
         assert backup.endswith("l.db.schema-1.bak is a copy from before an upgrade")
 
