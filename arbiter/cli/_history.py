@@ -165,8 +165,9 @@ def decision_of(item: HistoryItem) -> str:
 def _why(item: HistoryItem, evaluator: str | None = None) -> str:
     if evaluator is not None:
         return item.evaluation_results[evaluator].feedback
-    verdict = item.check_policy_results.get(item.decision.policy or "")
-    return (verdict.reason if verdict is not None else "") or item.error or ""
+    from arbiter.ledger._stored import why_of
+
+    return why_of(item)
 
 
 def _say_next(screen: Screen, cursor: str | None, wanted: Mapping[str, Any], where: str) -> None:

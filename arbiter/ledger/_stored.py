@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
+from arbiter._conditions.found import found
 from arbiter.errors import describe
 from arbiter.history import HistoryItem, RunHistory
 from arbiter.history._record import Account, Answer, PolicyDecision, Question, Record
@@ -75,6 +76,13 @@ class StoredItem(HistoryItem):
         self.ref = ref
         self.run = run
         self.seq = seq
+
+
+def why_of(item: HistoryItem) -> str:
+    """Why a policy decided so: the values that a condition on the input found, else the reason; or the error."""
+    verdict = item.check_policy_results.get(item.decision.policy or "")
+    reason = "" if verdict is None else verdict.reason
+    return found(reason, item.input_state) or reason or item.error or ""
 
 
 def record_of(

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from arbiter.errors import ConfigurationError
 from arbiter.ledger import StoredItem
+from arbiter.ledger._stored import why_of
 from arbiter.web.context import ViewerContext, ensure_known
 
 FILTERS = ("node", "policy", "verdict", "status", "evaluator", "below")
@@ -62,14 +63,12 @@ def _found(context: ViewerContext, asked: Mapping[str, str], after: str | None) 
 
 
 def _row(item: StoredItem, evaluator: str | None) -> dict[str, Any]:
-    verdict = item.check_policy_results.get(item.decision.policy or "")
     score = None if evaluator is None else item.evaluation_results.get(evaluator)
-    why = (verdict.reason if verdict is not None else "") or item.error or ""
     return {
         "item": item,
         "end": item.timestamp + timedelta(seconds=item.duration),
         "score": score,
-        "why": why if score is None else score.feedback,
+        "why": why_of(item) if score is None else score.feedback,
     }
 
 

@@ -15,17 +15,37 @@ import time
 from contextlib import closing
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
+from langgraph.graph import START, StateGraph
 from rich.console import Console
+from typing_extensions import TypedDict
 
 from arbiter import ArbiterOS, ConfigurationError, History, PolicyViolationError, ThresholdEvaluator
+from arbiter.checkers import ConditionChecker
 from arbiter.ledger import Ledger
 from tests import docs_check
 from tests.cli.cli_support import invoked, refused, started, typed
 from tests.ledger.ledger_support import KEY, conf, payments, sql
 from tests.processes import python
-from tests.support import Check
+from tests.support import Check, Spy
+
+
+class Payment(TypedDict, total=False):
+    amount: int
+    messages: list[str]
+    user: dict[str, Any]
+    password: str
+    text: str
+
+
+PAYMENT: Payment = {
+    "amount": 1200,
+    "messages": ["Hi"],
+    "user": {"is_admin": False, "full name": "Ann"},
+    "password": "hunter2hunter2",
+}
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +100,61 @@ def test_history_finds_items(folder: Path) -> None:
     (item,) = json.loads(typed("history", "--status", "denied", "--format", "json"))
     assert (item["thread_id"], item["policy"], item["verdict"]) == ("pay-3", "limit", "deny")
     assert item["input_state"]["amount"] == 500
+
+
+def _asked(tmp_path: Path, deny_when: str, state: Payment, reason: str | None = None) -> str:
+    """What `arbiter history --verdict deny` shows as the reason for which a condition denied."""
+    graph = StateGraph(Payment).add_node("pay", Spy("pay")).add_edge(START, "pay").compile()
+    with Ledger(tmp_path / "arbiter.db") as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        arbiter_os.add_policy_checker(ConditionChecker("limit", deny_when, reason=reason))
+        with pytest.raises(PolicyViolationError, match=re.escape(reason or deny_when)):
+            arbiter_os.govern(graph).invoke(state)
+    shown = typed("history", "--verdict", "deny", "--ledger", str(tmp_path / "arbiter.db")).splitlines()
+    return cells(shown[2])[-1]
+
+
+@pytest.mark.parametrize(
+    ("deny_when", "why"),
+    [
+        ("input.amount > 1000", "input.amount is 1200"),
+        (
+            "input.amount > 1000 && !state.user.is_admin",
+            "input.amount is 1200, state.user.is_admin is false",
+        ),
+        ("input.messages[0] == 'Hi'", 'input.messages[0] is "Hi"'),
+        ("input.user['full name'] == 'Ann'", "input.user['full name'] is \"Ann\""),
+    ],
+)
+def test_history_says_which_values_a_condition_found(tmp_path: Path, deny_when: str, why: str) -> None:
+    assert _asked(tmp_path, deny_when, PAYMENT) == why
+
+
+@pytest.mark.parametrize(
+    "deny_when",
+    [
+        "size(input.messages) > 0",
+        "input.amount > 1000 && history.count >= 0",
+        "input.password != 'a'",
+        "has(input.password)",
+    ],
+)
+def test_history_shows_a_condition_whose_values_are_not_all_plain_and_known(
+    tmp_path: Path, deny_when: str
+) -> None:
+    """Lists, what the history says, and what was redacted are no values to show."""
+    assert _asked(tmp_path, deny_when, PAYMENT) == deny_when
+
+
+def test_history_shows_the_reason_that_the_user_gave(tmp_path: Path) -> None:
+    assert _asked(tmp_path, "input.amount > 1000", PAYMENT, "a large amount") == "a large amount"
+
+
+def test_a_value_that_a_condition_found_is_shown_in_bounds(tmp_path: Path) -> None:
+    why = _asked(tmp_path, "input.text != ''", {"text": "\u202e\n" + "x" * 9000})
+    assert len(why) < 100
+    assert why.startswith("input.text is ")
+    assert "\u202e" not in why
 
 
 @pytest.mark.lengthy

@@ -1,0 +1,62 @@
+"""The values for which a condition was true, in words."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+from arbiter._conditions.condition import Condition
+from arbiter._conditions.needs import Field
+from arbiter.errors import ConditionError
+
+_INPUT = frozenset({"input", "state"})
+_LONG = 60
+_MANY = 4
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def found(reason: str, state: Any) -> str:
+    """The values of the input that made a condition true, as in "input.amount is 1200".
+
+    Empty if `reason` is not a condition on the input alone, if it is not true for `state`, or if it names a
+    list, an object or more than four fields.
+    """
+    try:
+        condition = _condition(reason)
+        if not condition.evaluate({"input": state, "state": state}):
+            return ""
+    except ConditionError:
+        return ""
+    fields = sorted(condition.fields, key=str)
+    values = [_value(state, field) for field in fields]
+    if len(values) > _MANY or not all(type(value) in _PLAIN for value in values):
+        return ""
+    return ", ".join(f"{_name(field)} is {_text(value)}" for field, value in zip(fields, values, strict=True))
+
+
+@lru_cache(maxsize=256)
+def _condition(expression: str) -> Condition:
+    return Condition(expression, _INPUT)
+
+
+def _value(state: Any, field: Field) -> Any:
+    """The value of a field, and an object if the field is not there or lies in an object."""
+    value = state
+    try:
+        for key in field[1:]:
+            value = value[key]
+    except (LookupError, TypeError):
+        return object()
+    return value
+
+
+def _name(field: Field) -> str:
+    first, *rest = field
+    keys = (f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]" for key in rest)
+    return f"{first}{''.join(keys)}"
+
+
+def _text(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"
