@@ -58,7 +58,7 @@ def test_the_screen(folder: Path) -> None:
     ]
     assert lines[6].split() == ["thread", "step", "node", "recorded", "next", "why"]
     assert re.split(r" {2,}", lines[8]) == [
-        "pay-1", "2", "pay", "allow", "deny → end by limit", "input.amount > 5",
+        "pay-1", "2", "pay", "allow", "deny → end by limit", "input.amount is 10",
     ]  # fmt: skip
     said = r"Decided by the rules of next.yaml \([0-9a-f]{6}…\); recorded under [0-9a-f]{6}…\. "
     assert re.fullmatch(said + "No node, tool or model was called.", lines[9])

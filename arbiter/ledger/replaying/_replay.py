@@ -10,6 +10,7 @@ from typing import Any, get_args
 import orjson
 from langchain_core.language_models import FakeListChatModel
 
+from arbiter._conditions.found import found
 from arbiter._constitution.kinds import takes_model
 from arbiter._constitution.loading import (
     Constitution,
@@ -242,6 +243,7 @@ class _Results:
         if outcome == "same":
             return
         record = decided.attempt.record
+        reason = decided.next.reason or decided.recorded.reason
         self._differences.append(
             ReplayDifference(
                 stage=decided.stage,
@@ -254,6 +256,7 @@ class _Results:
                 shadow=decided.next,
                 run=decided.attempt.run,
                 follows=follows,
+                why=found(reason, record.input) or reason,
             )
         )
 

@@ -26,11 +26,13 @@ class ReplayDifference(ShadowDifference):
     """One recorded decision that the other constitution would have made differently.
 
     `run` is the uuid of the run. `follows` is True if it comes after another difference of the same run, which
-    might then have gone another way.
+    might then have gone another way. `why` is the reason of the decision that is not made in the other: the values
+    that a condition on the input found, else the words of the rule.
     """
 
     run: str
     follows: bool
+    why: str = ""
 
     @property
     def outcome(self) -> Outcome:
@@ -189,8 +191,7 @@ class ReplayReport(Sequence[ReplayDifference]):
             for name in ("thread", "step", "node", "recorded", "next", "why"):
                 table.add_column(name, justify="right" if name == "step" else "left", overflow="fold")
             for each in shown:
-                why = each.shadow.reason or each.enforced.reason
-                cells = (each.thread_id or "", each.step, each.node, each.enforced, each.shadow, why)
+                cells = (each.thread_id or "", each.step, each.node, each.enforced, each.shadow, each.why)
                 table.add_row(*(Text(ink.line(str(cell), _WIDE)) for cell in cells))
             out.print(table)
         for line in self._remarks(len(self) - len(shown)):
