@@ -518,9 +518,13 @@ class Verifier:
             self._add("thread", "its entries are gone, and no entry says that they were pruned.", thread)
             return
         expected = thread.last_hash or first_hash(self.uuid, thread.ref)
-        if (thread.head_seq, thread.head_hash) != (thread.last_seq, expected):
+        if thread.head_seq != thread.last_seq:
             self._add(
                 "head", f"its head is entry {thread.head_seq}, its newest entry is {thread.last_seq}.", thread
+            )
+        elif thread.head_hash != expected:
+            self._add(
+                "head", f"its head does not have the hash of its newest entry, {thread.last_seq}.", thread
             )
         if thread.first_wrong is None and (wrong := _unlike(thread)):
             self._add("column", f"{', '.join(wrong)}: the columns do not match its entries.", thread)

@@ -272,6 +272,12 @@ def test_one_edited_body_is_one_finding_with_its_thread_and_entry(tmp_path: Path
     assert str(finding).endswith("entry 2: its body does not fit its hash. It was edited, or entry 1 was.")
 
 
+def test_a_head_with_another_hash_is_named_as_such(tmp_path: Path) -> None:
+    found = attacked(tmp_path, lambda run: run("UPDATE threads SET head_hash = x'00' WHERE id = 2"))
+    (finding,) = found.findings
+    assert str(finding).endswith(": its head does not have the hash of its newest entry, 3.")
+
+
 def cut(run: Any) -> None:
     """Remove the newest entry of a thread, and set its head and counts back, as somebody who knows the code would."""
     run("DELETE FROM contents WHERE entry = 6")
