@@ -29,7 +29,10 @@ def erase_records(where: str, thread: str | None, subject: str | None, reason: s
         f"erased: the contents of {number_of(erased.contents, 'entry', 'entries')} and the names of "
         f"{number_of(erased.threads, 'thread')}. Nodes, verdicts, scores and times stay."
     )
-    checkpoints = () if checkpointer else ("checkpoints (--graph module:graph deletes them)",)
+    # The ledger knows the threads of a person no longer, so they are named for those who delete checkpoints.
+    names = ", ".join(map(repr, erased.thread_ids)) if subject is not None else ""
+    of = f" of {names}" if names else ""
+    checkpoints = () if checkpointer else (f"checkpoints{of} (--graph module:graph deletes them)",)
     others = [place for place in erased.elsewhere if place != CHECKPOINTS]
     places = (*checkpoints, "exports", *(others or ("backups",)))
     if checkpointer is not None:

@@ -500,6 +500,14 @@ def test_prune_reports_the_removed_contents(copied: Path) -> None:
 
 
 @pytest.mark.lengthy
+def test_erasing_a_person_names_the_threads_whose_checkpoints_stay(copied: Path) -> None:
+    """Afterwards the ledger knows neither their names nor whose they were."""
+    done = typed("erase", "--reason", "request 4711", "--subject", "ann")
+    names = "'pay-0', 'pay-1', 'pay-2', 'pay-3', 'pay-4', 'pay-5'"
+    assert f"Copies may be left: checkpoints of {names} (--graph module:graph deletes them); exports" in done
+
+
+@pytest.mark.lengthy
 def test_an_erasure_that_cannot_be_meant_erases_nothing(copied: Path) -> None:
     erase = ("erase", "--reason", "request 4711")
     assert "no thread 'pay-33'. Did you mean 'pay-3'" in refused(*erase, "--thread", "pay-33")
