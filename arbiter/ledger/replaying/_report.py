@@ -26,8 +26,8 @@ class ReplayDifference(ShadowDifference):
     """One recorded decision that the other constitution would have made differently.
 
     `run` is the uuid of the run. `follows` is True if it comes after another difference of the same run, which
-    might then have gone another way. `why` is the reason of the decision that is not made in the other: the values
-    that a condition on the input found, else the words of the rule.
+    might then have gone another way. `why` is the reason of the other constitution's decision, or of the recorded
+    one: the values that a condition on the input found, else the words of the rule.
     """
 
     run: str
