@@ -477,9 +477,8 @@ class Ledger:
         other copies. If it cannot delete some of them, a `LedgerError` at the end names these threads.
         A thread that was erased before, or never had an id, is named by its ref.
         Warns if there is no such thread or subject, unless this object has erased it before or the checkpointer
-        has the thread. Raises
-        `ConfigurationError` unless exactly one of the two is given, and `LedgerError` if what ended before the call
-        cannot be written within a minute.
+        has the thread. Raises `ConfigurationError` unless exactly one of the two is given, and `LedgerError` if what
+        ended before the call cannot be written within a minute.
         """
         if (thread_id is None) == (subject is None):
             raise ConfigurationError("erase: give either thread_id or subject.")
@@ -500,20 +499,21 @@ class Ledger:
                 f"The last error: {self._writer.last_error or 'none'}. Erase again when ledger.flush() is True."
             )
         is_known = thread_id is not None and _has_thread(checkpointer, thread_id)
-        which = self._erased(thread_id, subject, is_known=is_known)
-        erased = erase(self._store, *which, reason, self._now())
+        condition = self._erased(thread_id, subject, is_known=is_known)
+        kept: list[str] = []
+        done: list[str] = []
+        if checkpointer is not None:
+            # First: a process that is killed in between, and is called again, still finds their names.
+            done = self._queries.thread_ids(*condition) or ([] if thread_id is None else [thread_id])
+            kept += _kept_by(checkpointer, done)
+        erased = erase(self._store, *condition, reason, self._now())
         if erased.threads:
             self._forgotten |= {(thread_id, subject), *((name, None) for name in erased.thread_ids)}
         self._since_anchor += erased.threads
-        if checkpointer is None:
-            copies = (CHECKPOINTS, *erased.elsewhere) if erased.threads else ()
-            return replace(erased, elsewhere=copies)
-        kept: list[str] = []
-        for name in erased.thread_ids or (() if thread_id is None else (thread_id,)):
-            try:
-                checkpointer.delete_thread(name)
-            except Exception as error:  # the others must not stay for it
-                kept.append(f"{name!r} ({describe(error)})")
+        if checkpointer is not None:
+            kept += _kept_by(checkpointer, [name for name in erased.thread_ids if name not in done])
+        elif erased.threads:
+            erased = replace(erased, elsewhere=(CHECKPOINTS, *erased.elsewhere))
         if kept:
             raise LedgerError(
                 f"erase: the ledger has erased what it had, but the checkpointer still has {', '.join(kept)}. Delete "
@@ -836,6 +836,15 @@ def _redact_logged(record: logging.LogRecord) -> bool:
     if (redacted := _logged.redact(message)) != message:
         record.msg, record.args = redacted, ()
     return True
+
+
+def _kept_by(checkpointer: Any, names: Iterable[str]) -> Iterator[str]:
+    """Delete the checkpoints of these threads. Yields each thread that is still there, with the reason."""
+    for name in names:
+        try:
+            checkpointer.delete_thread(name)
+        except Exception as error:  # the others must not stay for it
+            yield f"{name!r} ({describe(error)})"
 
 
 def _one_of(name: str, value: object, known: Sequence[str]) -> None:

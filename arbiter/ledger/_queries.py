@@ -502,6 +502,11 @@ class Queries:
         row = next(self.rows(f"SELECT ref, thread_id FROM threads WHERE id = {self.mark}", [id]))
         return row[0], row[1]
 
+    def thread_ids(self, which: str, values: Sequence[str]) -> list[str]:
+        """The ids of the threads for which the condition `which` holds; erased ones have none."""
+        is_wanted = f"{which.replace('?', self.mark)} AND thread_id IS NOT NULL"
+        return [row[0] for row in self.rows(f"SELECT thread_id FROM threads WHERE {is_wanted}", [*values])]
+
     def find_thread(self, name: str) -> int:
         """The id of the thread with that thread id or ref; eight digits of a ref are enough.
 

@@ -4,6 +4,8 @@ whole."""
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +13,12 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
 
 from arbiter import ArbiterOS, ArbiterWarning, ConfigurationError, EvaluationResult, Verdict
 from arbiter.ledger import Ledger, LedgerError
 from tests.ledger.ledger_support import conf, payments, sql
+from tests.processes import python
 from tests.support import Check, Hold, Judge, Spy, chain, until
 
 CANARY = "canary-5310"
@@ -389,6 +393,34 @@ def test_an_erasure_names_the_threads_that_the_checkpointer_still_has(tmp_path: 
             ledger.erase(subject="ann", reason="request", checkpointer=saver)
         assert set(saver.storage) == {"t1"}
         assert ledger.verify()
+
+
+ERASES = """
+import os, signal, sqlite3, sys
+from langgraph.checkpoint.sqlite import SqliteSaver
+from arbiter.ledger import Ledger
+class Saver(SqliteSaver):
+    def delete_thread(self, thread_id):
+        super().delete_thread(thread_id)
+        os.kill(os.getpid(), signal.SIGKILL)
+Ledger("l.db").erase(subject="ann", reason="request", checkpointer=Saver(sqlite3.connect("c.db")))
+"""
+
+
+def test_an_erasure_that_was_killed_finds_the_checkpoints_of_all_threads_again(tmp_path: Path) -> None:
+    """The ledger forgets the names when nothing else has them any more."""
+    with SqliteSaver.from_conn_string(str(tmp_path / "c.db")) as saver:
+        with Ledger(tmp_path / "l.db") as ledger:
+            app = ArbiterOS(ledger=ledger).govern(chain(Spy("x"), checkpointer=saver))
+            for thread in ("t0", "t1"):
+                app.invoke({"amount": 1}, conf(thread, "ann"))
+        killed = subprocess.run(python("-c", ERASES), cwd=tmp_path, check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert list(saver.list(None))
+        with Ledger(tmp_path / "l.db") as ledger:
+            assert ledger.erase(subject="ann", reason="request", checkpointer=saver).threads == 2
+            assert ledger.verify()
+        assert not list(saver.list(None))
 
 
 @pytest.mark.parametrize("where", ["sqlite", "postgresql"])
