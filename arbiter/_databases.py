@@ -14,7 +14,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -382,10 +382,12 @@ def _copy_aside(path: Path, revision: str) -> None:
     target = path.with_name(f"{path.name}.schema-{int(revision)}.bak")
     target.touch(mode=0o600)  # before the copy has contents
     # The caller holds the write lock, so nothing is committed meanwhile; readers see the log as well.
-    with sqlite3.connect(path) as source, sqlite3.connect(target) as copy:
-        source.backup(copy)
-    source.close()
-    copy.close()
+    try:
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
+            source.backup(copy)
+    except BaseException:
+        target.unlink()
+        raise
     shutil.copymode(path, target)
 
 
@@ -462,13 +464,13 @@ def sentences(where: str | os.PathLike[str], schema: Schema) -> Generator[None]:
 
 @contextmanager
 def _opening(where: str | os.PathLike[str], schema: Schema) -> Generator[None]:
-    """The same, also for errors of names that no driver takes."""
+    """The same, also for errors of names that no driver takes, and of the copy before an upgrade."""
     try:
         with sentences(where, schema):
             yield
     except ArbiterError:
         raise
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, sqlite3.Error) as error:
         raise unavailable(where, schema, error) from error
 
 

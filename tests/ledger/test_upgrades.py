@@ -20,6 +20,7 @@ from arbiter.ledger import Ledger, LedgerUnavailable
 from arbiter.ledger._database import SCHEMA
 from tests.ledger.ledger_support import conf, payments, recorded
 from tests.processes import python
+from tests.support import no_room_after
 
 CHANGE = SCHEMA.migrations / "versions" / "0002_undelivered.py"
 
@@ -85,6 +86,21 @@ def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
     with pytest.raises(LedgerUnavailable, match="no such table: nowhere"):
         Ledger(older)
     wrong.write_text(CHANGE.read_text())
+    with Ledger(older) as ledger:
+        assert ledger.verify()
+
+
+def test_an_upgrade_without_room_for_its_copy_says_so_and_leaves_nothing(older: Path) -> None:
+    before = older.read_bytes()
+    with (
+        no_room_after(48 * 1024),
+        pytest.raises(
+            LedgerUnavailable, match=r"cannot open '.*l\.db': (database or disk is full|disk I/O error)\.$"
+        ),
+    ):
+        Ledger(older)
+    assert not list(older.parent.glob("*.bak*"))
+    assert older.read_bytes() == before
     with Ledger(older) as ledger:
         assert ledger.verify()
 
