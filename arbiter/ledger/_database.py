@@ -9,7 +9,7 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arbiter._databases import Schema, file_identity, file_of, is_writable, shown, unavailable
+from arbiter._databases import Schema, file_identity, file_of, is_writable, sentences, shown, unavailable
 from arbiter.errors import ArbiterError, describe
 
 if TYPE_CHECKING:
@@ -51,6 +51,23 @@ SCHEMA = Schema(
     unavailable=LedgerUnavailable,
     busy_ms=5_000,
 )
+
+
+def ensure_whole(engine: Engine, where: str | os.PathLike[str]) -> None:
+    """Raise `LedgerUnavailable` for a ledger that has lost a table: no entry could be written, and all would wait."""
+    from sqlalchemy import inspect
+
+    from arbiter.ledger._tables import metadata
+
+    with sentences(where, SCHEMA), engine.connect() as connection:
+        inspector = inspect(connection)
+        there = {*inspector.get_table_names()}
+        lost = [name for name in metadata.tables if name not in there and not inspector.has_table(name)]
+    if lost:
+        engine.dispose()
+        raise LedgerUnavailable(
+            f"cannot open {shown(where)!r}: it has lost the table {lost[0]!r}. Restore it from a backup."
+        )
 
 
 def report_outages(engine: Engine, where: str | os.PathLike[str]) -> None:

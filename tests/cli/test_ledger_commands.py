@@ -531,6 +531,18 @@ def test_upgrade_names_the_schema_and_makes_no_ledger(copied: Path) -> None:
         assert "its schema 9999 is newer than this version of Arbiter" in refused(*command)
 
 
+@pytest.mark.parametrize("table", ["entries", "rollups", "subjects"])
+def test_a_ledger_that_lost_a_table_is_refused_by_every_command(copied: Path, table: str) -> None:
+    """A run would wait for a minute at its end: nothing can be written."""
+    with sql(copied) as run:
+        run(f"DROP TABLE {table}")
+    Path("team.py").write_text(GRAPH)
+    for command in (("run", "team.py:graph", "--ledger", "arbiter.db"), ("ledger", "upgrade"), ("verify",)):
+        assert refused(*command) == (
+            f"cannot open 'arbiter.db': it has lost the table '{table}'. Restore it from a backup."
+        )
+
+
 # run --ledger -------------------------------------------------------------------------------------
 
 GRAPH = """
