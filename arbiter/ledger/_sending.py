@@ -249,8 +249,9 @@ class Export:
         if not answers.later:
             return
         first = self._patiently(partial(self._outbox.first_sent, answers.later))
+        now = self._patiently(self._clock)
         for place in list(answers.later):
-            if self._clock() - first.get(place, self._clock()) >= GRACE:
+            if now - first.get(place, now) >= GRACE:
                 answers.later.remove(place)
                 answers.refuse(place, 1, f"its run was not there within {GRACE / 60:g} minutes")
 

@@ -9,6 +9,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -499,6 +501,23 @@ def test_scores_that_wait_are_found_by_an_index(tmp_path: Path) -> None:
             plan = " ".join(row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {statement}", values))
             assert "(receiver=? AND " in plan, statement
             assert "TEMP B-TREE" not in plan, statement
+
+
+def test_a_clock_that_fails_ends_no_export(tmp_path: Path) -> None:
+    failures = [SystemExit("the clock"), OSError("the clock")]
+
+    def clock() -> float:
+        if threading.current_thread().name.startswith("arbiter-export") and failures:
+            raise failures.pop()
+        return time.time()
+
+    waits = Answering(lambda batch: Delivery(accepted=0, later=[score.id for score in batch]))
+    with Ledger(tmp_path / "l.db", clock=clock) as ledger:
+        recorded(ledger, 1)
+        export = ledger.export_to(waits)
+        assert export.wait(20)
+        assert export.is_running
+        assert ledger.receivers()[0].waiting == 2
 
 
 class Picky(ScoreReceiver):
