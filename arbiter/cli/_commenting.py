@@ -10,6 +10,7 @@ from arbiter.cli._runs import gated, summaries
 from arbiter.errors import ConfigurationError
 from arbiter.harness.journal import FOLDER, run_folder
 from arbiter.harness.reports.github import OF_SUMMARY, PullRequest, render
+from arbiter.harness.run_files import explained
 
 
 def write_comment(
@@ -28,11 +29,13 @@ def write_comment(
     # Before anything is read: a missing token is the likeliest mistake.
     pull_request = None if pr is None else PullRequest.of_environment(pr)
     options = {"ci": ci, "strict": strict, "accept_changed": accept_changed}
-    reports = [gated(folder, baseline, **options) for folder in folders]
+    with explained(*folders):
+        reports = [gated(folder, baseline, **options) for folder in folders]
+        text = render(reports, OF_SUMMARY) if pull_request is None else render(reports)
     if pull_request is None:
-        print(render(reports, OF_SUMMARY))
+        print(text)
         return
-    url = pull_request.upsert(render(reports))
+    url = pull_request.upsert(text)
     err.print(f"wrote the comment {url}", markup=False, soft_wrap=True)
 
 

@@ -21,6 +21,7 @@ from arbiter.harness.journal import FOLDER, Summary, run_folder, runs_in, runs_o
 from arbiter.harness.planning import plan, usual_drops, votes_of
 from arbiter.harness.reports.report import FORMS, Report, load_report, result_to_dict, timing_of
 from arbiter.harness.rows import Row
+from arbiter.harness.run_files import explained
 from arbiter.models import visible
 
 FORMATS = {"table": "", "json": "", "md": "markdown", "html": "page", "junit": "junit"}
@@ -41,19 +42,24 @@ def print_report(report: Report, format: str) -> None:
 
 def show_run(run: str, format: str) -> None:
     check_format(format, FORMATS)
-    print_report(load_report(run_folder(run)), format)
+    with explained(folder := run_folder(run)):
+        print_report(load_report(folder), format)
 
 
 def show_case(run: str, case: str, format: str) -> None:
     """Print all about a case of a run."""
     if format not in ("table", "json"):
         raise ConfigurationError(f"--format is {format!r}; expected table or json, as for all about a case.")
-    report = load_report(run_folder(run))
+    with explained(folder := run_folder(run)):
+        _print_case(load_report(folder), case, format)
+
+
+def _print_case(report: Report, case: str, format: str) -> None:
     results = [result for result in report.results if result.case_id == case]
+    cases = {each.id: each for each in report.cases}
     if not results:
-        known = [each.id for each in report.cases]
-        raise ConfigurationError(f"the run {report.run_id} has no case {case!r}.{nearest(case, known)}")
-    asked = next(each for each in report.cases if each.id == case)
+        raise ConfigurationError(f"the run {report.run_id} has no case {case!r}.{nearest(case, cases)}")
+    asked = cases[case]
     if format == "json":
         data = {
             "case": asked.to_dict(),
@@ -104,7 +110,8 @@ def summaries(folder: Path) -> Iterator[tuple[str, Summary]]:
     """The runs in a folder by their ids, the newest last. A run that cannot be read is reported, and hides no other."""
     for run in runs_in(folder):
         try:
-            found = summary_of(run)
+            with explained(run):
+                found = summary_of(run)
         except ConfigurationError as error:
             err.print(Text(visible(str(error)), "yellow"), soft_wrap=True)
         else:
@@ -113,7 +120,8 @@ def summaries(folder: Path) -> Iterator[tuple[str, Summary]]:
 
 def write_report(run: str, path: Path) -> Path:
     check_place(path, FORMS)
-    return load_report(run_folder(run)).write(path)
+    with explained(folder := run_folder(run)):
+        return load_report(folder).write(path)
 
 
 def gate_run(
@@ -121,8 +129,9 @@ def gate_run(
 ) -> int:
     """Print the report of a run with the verdicts about a baseline. Returns the exit code."""
     check_format(format, FORMATS)
-    report = gated(run_folder(run), baseline, ci=ci, strict=strict, accept_changed=accept_changed)
-    print_report(report, format)
+    with explained(folder := run_folder(run)):
+        report = gated(folder, baseline, ci=ci, strict=strict, accept_changed=accept_changed)
+        print_report(report, format)
     if report.baseline is None and report.gate.baseline is None:
         said = "the run names no baseline, so it was compared with none. Name one: --baseline FILE"
         err.print(Text(said, "yellow"), soft_wrap=True)
@@ -140,14 +149,18 @@ def compare_runs(before: str, after: str | None, format: str) -> int:
     """Print the newer run with the verdicts about the older one. Returns the exit code."""
     check_format(format, FORMATS)
     first = run_folder(before)
-    older = load_report(first)
+    with explained(first):
+        older = load_report(first)
     second = run_folder(after or "last", suite=older.suite)
     if after is None and second.name == first.name:
-        older = load_report(_before(second, older.suite))
-    then = Baseline.of(older.measurement(), captured_at=older.began)
-    report = load_report(second, baseline=then)
-    print_report(report, format)
-    return report.comparison.exit_code
+        first = _before(second, older.suite)
+        with explained(first):
+            older = load_report(first)
+    with explained(first, second):
+        then = Baseline.of(older.measurement(), captured_at=older.began)
+        report = load_report(second, baseline=then)
+        print_report(report, format)
+        return report.comparison.exit_code
 
 
 def _before(run: Path, suite: str) -> Path:
@@ -162,7 +175,11 @@ def _before(run: Path, suite: str) -> Path:
 
 def print_plan(run: str, drop: float | None, row: str | None) -> None:
     """Print the number of cases that it takes to find a drop, for each row."""
-    report = load_report(run_folder(run))
+    with explained(folder := run_folder(run)):
+        _print_plan(load_report(folder), drop, row)
+
+
+def _print_plan(report: Report, drop: float | None, row: str | None) -> None:
     if row is not None:
         check_row(row, report)
     if drop is not None and not 0 < drop < math.inf:

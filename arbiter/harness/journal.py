@@ -292,7 +292,7 @@ def _parsed(raw: bytes, path: Path, number: int) -> Mapping[str, Any]:
     raise _no_line(path, number)
 
 
-OTHER_FORM = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+OTHER_FORM = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 """The exceptions of reading JSON that has another form than what was written."""
 
 
@@ -567,7 +567,7 @@ def summary_of(folder: Path) -> Summary:
     first, last = _ends(path)
     begun, end = _parsed(first, path, 1), _end_in(last)
     if end is not None:
-        done, state = end.get("done", 0), end["stopped"] or "finished"
+        done, state = int(end.get("done", 0)), end["stopped"] or "finished"
     else:
         cases = [
             _parsed(raw, path, n) for n, raw in enumerate(_lines(path), 1) if b'"kind":"case"' in raw[:200]

@@ -48,7 +48,15 @@ from arbiter.ledger._anchors import (
     sink_for,
 )
 from arbiter.ledger._contents import States, before_redaction, bounded_texts, capture
-from arbiter.ledger._database import ABOUT, SCHEMA, LedgerError, ensure_whole, last_entry, marks, report_outages
+from arbiter.ledger._database import (
+    ABOUT,
+    SCHEMA,
+    LedgerError,
+    ensure_whole,
+    last_entry,
+    marks,
+    report_outages,
+)
 from arbiter.ledger._entries import Event, storable
 from arbiter.ledger._erasing import CHECKPOINTS, Erasure, erase, prune
 from arbiter.ledger._exporting import LedgerRecords

@@ -17,7 +17,7 @@ import pytest
 
 from arbiter.cli import _streams
 from arbiter.cli._app import main
-from arbiter.errors import ArbiterError
+from arbiter.errors import ArbiterError, ConfigurationError
 from arbiter.harness import Case, CaseRun, Score, Suite, journal
 from tests.cli.cli_support import invoked
 from tests.harness.parity import SUITE
@@ -457,6 +457,61 @@ def test_a_damaged_baseline_is_replaced_by_a_run(files: Path) -> None:
     updated = Said("baseline", "last", "--update")
     assert (updated.code, "the earlier file could not be read" in updated.out) == (0, True)
     assert json.loads(Path("baselines/parity.json").read_text())["rows"] == json.loads(whole)["rows"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "value", "said"),
+    [
+        pytest.param(
+            "head",
+            ("measures", 0, "name"),
+            5,
+            "run.json:1: measures[0].name: expected a text, got 5",
+            id="measure",
+        ),
+        pytest.param(
+            "head",
+            ("left_out",),
+            [1],
+            "run.json:1: left_out: expected a whole number, got [1]",
+            id="left out",
+        ),
+        pytest.param(
+            "score",
+            ("scores", 0, "value"),
+            "high",
+            "scores[0].value: expected a number, got 'high'",
+            id="score",
+        ),
+        pytest.param("answer", ("status",), [], "status: expected", id="status"),
+        pytest.param(
+            "case", ("as_expected",), "x", "as_expected: expected true or false, got 'x'", id="case"
+        ),
+        pytest.param("end", ("stopped",), 4, "stopped: expected a text, got 4", id="end"),
+    ],
+)
+def test_a_value_that_somebody_has_edited_is_named_by_every_command(
+    files: Path, kind: str, place: tuple[Any, ...], value: Any, said: str
+) -> None:
+    """With its file, its line and what was expected. Reading a run checks nothing that its reports do not need."""
+    for _ in range(2):
+        Said("run")
+    older, newer = sorted(run.parent for run in (files / ".arbiter/evals").glob("*/run.json"))
+    file = newer / ("run.json" if kind == "head" else "journal.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    number, part = next((n, line) for n, line in enumerate(lines, 1) if kind in ("head", line.get("kind")))
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for command in (
+        ("show", newer.name), ("gate", newer.name), ("compare", older.name, newer.name),
+        ("report", newer.name, "--format", "html"),
+    ):  # fmt: skip
+        error = invoked("eval", *command).exception
+        assert isinstance(error, ConfigurationError), (command, error)
+        assert str(error).startswith(str(file.relative_to(files)) + f":{number}: "), error
+        assert said in str(error)
 
 
 @pytest.mark.filterwarnings("ignore:.*run.json has the format 99.*The run is left out")
