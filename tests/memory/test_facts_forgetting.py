@@ -6,10 +6,10 @@ import asyncio
 import unicodedata
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
-from langgraph.store.base import BaseStore
+from langgraph.store.base import BaseStore, PutOp
 
 from arbiter.errors import ParameterError
 from arbiter.memory._notes import Traces
@@ -146,6 +146,49 @@ async def test_thoughts_that_rest_on_a_forgotten_fact_or_mention_it_are_deleted(
     assert await thoughts(room) == ["other"]
     await room.learned.forget("user-1")
     assert await thoughts(room) == []
+
+
+class KilledError(BaseException):
+    """The end of a process."""
+
+
+class Fatal(BaseStore):
+    """A store whose process is killed before its write number `at`."""
+
+    def __init__(self, inner: BaseStore, at: int) -> None:
+        self.inner = inner
+        self.left = at
+
+    def batch(self, ops: Any) -> Any:
+        self.left -= any(isinstance(op, PutOp) for op in ops)
+        if self.left <= 0:
+            raise KilledError
+        return self.inner.batch(ops)
+
+    async def abatch(self, ops: Any) -> Any:
+        return self.batch(ops)
+
+
+@pytest.mark.parametrize("query", ["seattle", "lives in seattle", None])
+async def test_the_same_call_finishes_a_forgetting_that_was_killed_at_any_write(query: str | None) -> None:
+    """Facts go last: what rests on them is found by them."""
+    killed, at, left = True, 0, ["other"] if query else []
+    while killed:
+        room = Room()
+        await room.hears("...", claim(SEATTLE, value="Seattle"), claim(CAT), id="m1")
+        await think(room, "words", "He told me about Seattle.")
+        await think(room, "message", "We talked about a city.", "m1")
+        await think(room, "other", "We talked about music.", "m2")
+        at += 1
+        try:
+            dying = Room(Fatal(room.store.store, at))
+            await dying.learned.forget("user-1", query)
+            killed = False
+        except KilledError:
+            await room.learned.forget("user-1", query)
+        assert await thoughts(room) == left, at
+        assert [fact.claim for fact in await room.facts()] == ([CAT] if query else []), at
+    assert at > 5
 
 
 @pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])

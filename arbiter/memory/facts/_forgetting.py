@@ -93,25 +93,21 @@ class Forgetting:
         # Tombstones come first: concurrent writers look for them after each write.
         if not wanted.edited:
             await self._bury(rooms)
+        found = await self._found(wanted)
         for _ in range(_PASSES):
-            found = await self._found(wanted)
-            if not found:
-                break
             if not wanted.edited:
                 buried = await self._sources(fact for _, fact in found)
                 await self._bury(buried)
                 for room_id, ids in buried.items():
                     rooms.setdefault(room_id, set()).update(ids)
-            await self._delete([(ns, fact.id, fact.to_value()) for ns, fact in found])
             self.gone |= {(ns[-1], fact.id): fact for ns, fact in found}
+            # Facts go last: after a crash in between, the same wish finds them again, and by them what mentions them.
+            await self._forget_mentions(wanted, rooms)
+            await self._delete([(ns, fact.id, fact.to_value()) for ns, fact in found])
+            if not found or not (found := await self._found(wanted)):
+                break
         if self.gone:
             await self._unlink(reopen=wanted.edited)
-        messages = {id for ids in rooms.values() for id in ids}
-        await self._forget_names(None if wanted.everything else messages)
-        for room_id, ids in (await self._forget_profiles(wanted, messages)).items():
-            rooms.setdefault(room_id, set()).update(ids)
-        await self._forget_thoughts(wanted, rooms)
-        await self._forget_relationships(wanted)
         if wanted.everything is not None:
             await self._forget_ids()
         forgotten = Forgotten(len(self.gone))
@@ -189,6 +185,15 @@ class Forgetting:
 
     # What mentions them
 
+    async def _forget_mentions(self, wanted: Wanted, rooms: dict[str, set[str]]) -> None:
+        """Forget all but facts. Adds the messages of fields of profiles that were named to those in `rooms`."""
+        messages = {id for ids in rooms.values() for id in ids}
+        await self._forget_names(None if wanted.everything else messages)
+        for room_id, ids in (await self._forget_profiles(wanted, messages)).items():
+            rooms.setdefault(room_id, set()).update(ids)
+        await self._forget_thoughts(wanted, rooms)
+        await self._forget_relationships(wanted)
+
     async def _forget_names(self, messages: Collection[str] | None) -> None:
         """Forget the names given in these messages, or all."""
         names = OwnNames(self.store, self.agent_id, self.entity_id)
@@ -211,7 +216,8 @@ class Forgetting:
             return rooms  # most users have none, and reading their facts once more is not free
         own = self._spaces[0][-1]
         gone = [fact for (scope, _), fact in self.gone.items() if scope == own]
-        kept = [fact for ns in self._spaces for fact in await self._facts(ns)]
+        near = [(ns, fact) for ns in self._spaces for fact in await self._facts(ns)]
+        kept = [fact for ns, fact in near if (ns[-1], fact.id) not in self.gone]
 
         def left(key: str, name: str, field: StoredField) -> StoredField | None:
             if wanted.everything is not None or listed_as(key, name) in wanted.fields:
