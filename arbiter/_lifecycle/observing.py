@@ -9,6 +9,7 @@ from arbiter._contracts import Contract
 from arbiter._lifecycle.evaluations import Evaluations
 from arbiter._lifecycle.requests import Raised, Resolve, Spend, Steps
 from arbiter._lifecycle.runs import SHADOW, NodeRun, call_isolated
+from arbiter._threads.deadlines import is_from_outside
 from arbiter._values.copies import unboxed
 from arbiter.errors import describe
 from arbiter.history._causal import CausalHistory
@@ -47,7 +48,9 @@ def tell(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistory, 
                 show_results(run, checker, item)
             if found := call_isolated(run, checker, checker.observe, view):
                 tallies[prefix + checker.name] = counted(found)
-        except Exception as exc:
+        except BaseException as exc:  # also SystemExit: the body has run, and what it did is recorded
+            if is_from_outside(exc):
+                raise
             record.failed(f"checker {checker.name}", f"observe: {describe(exc)}; nothing was counted")
         finally:
             if reads is not None:

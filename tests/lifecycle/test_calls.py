@@ -236,6 +236,21 @@ def test_an_invalid_count_adds_nothing(mode: str) -> None:
 
 
 @MODES
+def test_a_checker_that_exits_when_it_counts_fails_and_the_node_run_is_recorded(mode: str) -> None:
+    """The body has run: without an item in the history, nothing would say what it did."""
+
+    class Leaves(Counting):
+        def observe(self, history: Any) -> Any:
+            raise SystemExit(3)
+
+    arbiter_os, app = governed(chain(Spy("a")), Leaves("leaves", []))
+    assert run(app, {"log": []}, mode=mode) == {"log": ["a"]}
+    item = arbiter_os.history.item
+    assert item.status == "completed"
+    assert "SystemExit: 3; nothing was counted" in str(item.to_dict())
+
+
+@MODES
 def test_a_count_may_be_a_number_of_numpy(mode: str) -> None:
     """No checkpoint takes one, so the run ended."""
 
