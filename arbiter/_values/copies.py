@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
-from arbiter._values.states import FrozenDict, FrozenList
+from arbiter._values.states import DECIMAL_BITS, FrozenDict, FrozenList
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 _DICTS = (dict, FrozenDict)
@@ -131,7 +131,6 @@ DICTS = core_schema.list_schema(DICT)
 MAX_VALUES = 100_000
 """The number of values, at any depth, that one exported value may contain. A count replaces the rest."""
 _DEPTH = 20
-DECIMAL_BITS = 10_000
 _SMALL = 1 << 63
 _PLAIN = frozenset({type(None), bool})
 

@@ -282,7 +282,9 @@ def digest(value: object) -> str:
 
 
 _MAX_DEPTH = 100
-_SIMPLE = frozenset({type(None), bool, int, str})
+_SIMPLE = frozenset({type(None), bool, str})
+DECIMAL_BITS = 10_000
+"""Bits of the largest whole number that is written in decimal: Python refuses to write numbers of very many digits."""
 # Made once, because `json.dumps` with options makes an encoder at every call.
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
@@ -295,10 +297,12 @@ def _plain(value: object, depth: int) -> Any:
     cls: Any = type(value)
     if cls in _SIMPLE:
         return value
+    inside: Any = value
+    if cls is int:
+        return value if inside.bit_length() <= DECIMAL_BITS else ["int", hex(inside)]
     if depth > _MAX_DEPTH:
         raise TypeError(f"it is nested deeper than {_MAX_DEPTH} levels, so it cannot be told from others")
     depth += 1
-    inside: Any = value
     if cls in _DICTS:
         return _plain_map(dict[Any, Any].items(inside), depth)
     if cls in _LISTS:

@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary, ref
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel
 
-from arbiter._values.copies import DECIMAL_BITS
+from arbiter._values.states import DECIMAL_BITS
 
 LENGTH = 16
 """The number of hex digits of a version."""

@@ -243,3 +243,16 @@ def test_input_that_has_no_digest_cannot_be_approved(mode: str) -> None:
     app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
     with pytest.raises(PolicyViolationError, match="an approval could not be tied to its input"):
         run(app, {"x": deep(1, 150)}, thread("t"), mode=mode)
+
+
+@MODES
+def test_a_pass_for_a_whole_number_of_any_length_counts_for_it_alone(mode: str) -> None:
+    """Python refuses to write very long ones in decimal."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(RequireBefore("v", VERIFY, bound_to=["x"], target_nodes=["pay"]))
+    number = 1 << 20_000
+    app = arbiter_os.govern(verified_then_changed(number, number), {"check": VERIFY})
+    assert run(app, {}, mode=mode)["paid"]
+    for other in (number + 1, ["int", hex(number)]):
+        with pytest.raises(PolicyViolationError):
+            run(arbiter_os.govern(verified_then_changed(number, other), {"check": VERIFY}), {}, mode=mode)
