@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -120,11 +121,27 @@ def schemas_of(declared: Any, node: str) -> Schemas | None:
 def _adapter(schema: Any, node: str) -> TypeAdapter[Any] | None:
     if schema is None:
         return None
-    try:
+    with _refusing(schema, node):
         adapter = TypeAdapter(schema)
         if isinstance(schema, str):
             adapter.rebuild()  # the text may name what is not known here, and then it never is
         return adapter
+
+
+def resolved(schemas: Schemas | None, node: str) -> Schemas | None:
+    """The same schemas. Raises a `ConfigurationError` if one of them names a type that is still not defined."""
+    for adapter in () if schemas is None else (schemas.input, schemas.output):
+        # An older pydantic reports it when the adapter is made.
+        if adapter is not None and not getattr(adapter, "pydantic_complete", True):
+            with _refusing(adapter, node):
+                adapter.rebuild()
+    return schemas
+
+
+@contextmanager
+def _refusing(schema: Any, node: str) -> Generator[None]:
+    try:
+        yield
     except Exception as exc:
         # Not only pydantic's own errors: it reads a dict as one of its core schemas, with a KeyError for JSON Schemas.
         why = describe(exc).splitlines()[0].removesuffix(".")
@@ -250,7 +267,7 @@ def rules_for(
             or next(filter(None, (pack.instruction_of(full) for pack in fitting[path])), None)
         )
         given = shaped.get(path, name)
-        return NodeRule(instruction, given or (label.schemas if label else None))
+        return NodeRule(instruction, resolved(given or (label.schemas if label else None), f"node {full!r}"))
 
     if strict:
         bare = [

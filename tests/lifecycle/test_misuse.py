@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 from functools import wraps
-from typing import Any
+from typing import Any, ForwardRef
 
 import pytest
 from langgraph.graph import START, StateGraph
+from pydantic import create_model
 
 from arbiter import (
     Advisor,
@@ -107,6 +108,23 @@ def test_a_schema_that_pydantic_cannot_use(schema: Any) -> None:
         ArbiterOS().govern(chain(Spy("a")), schemas={"a": {"output": schema}})
     with refused(ConfigurationError, "the labelled function", repr(schema)):
         ArbiterOS().instruction(GENERATE, input_schema=schema)
+
+
+MISSING: Any = ForwardRef("Missing")
+
+
+@pytest.mark.parametrize(
+    "schema", [list[MISSING], create_model("Unfinished", page=(MISSING, ...))], ids=["list", "class"]
+)
+def test_a_schema_that_names_an_undefined_type(schema: Any) -> None:
+    """A label may stand before the definition; a graph or a function is governed after it."""
+    arbiter_os = ArbiterOS()
+    with refused(ConfigurationError, "node 'a'", "name 'Missing' is not defined"):
+        arbiter_os.govern(chain(Spy("a")), schemas={"a": {"output": schema}})
+    labelled = arbiter_os.instruction(GENERATE, output_schema=schema)(Spy("a"))
+    for target in (labelled, chain(labelled)):
+        with refused(ConfigurationError, "node 'a'", "name 'Missing' is not defined"):
+            arbiter_os.govern(target)
 
 
 def test_a_contract_of_another_kind_is_sent_to_its_own_method() -> None:
