@@ -115,7 +115,9 @@ def _fits(param: Param, hint: Any, value: Any) -> bool:
     if origin in _LISTS:
         return _is_list(value) and _is_long_enough(param, value) and _all_fit(arguments, value)
     if origin in _MAPPINGS:
-        return isinstance(value, Mapping) and _is_long_enough(param, value)
+        keys: Any = value
+        fits = isinstance(value, Mapping) and _is_long_enough(param, value)
+        return fits and all(_fits(_KEY, hint, key) for hint in arguments[:1] for key in keys)
     return True
 
 
@@ -161,6 +163,7 @@ _LISTS = (list, tuple, set, frozenset, Iterable, Sequence, Collection, AbstractS
 _MAPPINGS = (dict, Mapping)
 _MEMBER = Param("", min_length=1)
 """The condition on each member of a list: texts are not empty."""
+_KEY = Param("")
 
 
 def _is_form(form: str, text: str) -> bool:

@@ -268,7 +268,7 @@ def _refuse_unknown(schema: Mapping[str, Any], dialect: Any, owner: str, paramet
     for vocabulary in meta.get("allOf", ()):
         known.update(resolver.lookup(vocabulary["$ref"]).contents["properties"])
     whole_text = repr(schema)
-    for keyword in schema:
+    for keyword in map(str, schema):
         referred = f"'#/{keyword}" in whole_text  # the target of a $ref
         if keyword not in known and not keyword.startswith(("$", "x-")) and not referred:
             problem = f"expected keywords of JSON Schema, got {keyword!r}.{nearest(keyword, known)}"

@@ -51,10 +51,10 @@ class WeightedEvaluator(NodeEvaluator):
         owner = f"evaluator {name!r}"
         for part, weight in weights.items():
             checked_number(owner, f"weights[{part!r}]", weight, above=0)
-        if name in weights:
-            raise ParameterError(owner, f"weights[{name!r}]", "expected other evaluators, got itself.")
         self.weights = dict(weights)
         self.needs = tuple(weights)
+        if name in self.needs:
+            raise ParameterError(owner, f"weights[{name!r}]", "expected other evaluators, got itself.")
         self.at_least = at_least
         self.missing: Missing = missing
 

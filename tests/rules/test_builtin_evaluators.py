@@ -31,7 +31,7 @@ from arbiter import (
     NodeEvaluator,
     ThresholdEvaluator,
 )
-from arbiter.errors import ParameterError
+from arbiter.errors import ParameterError, RegistrationError
 from arbiter.evaluators import (
     ConsistencyEvaluator,
     CostEvaluator,
@@ -560,6 +560,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (ConsistencyEvaluator, {"key": "k", "ngram": 1.0}, "ngram"),
     (WeightedEvaluator, {"weights": {}}, "weights"),
     (WeightedEvaluator, {"weights": ["a"]}, "weights"),
+    (WeightedEvaluator, {"weights": {1: 1}}, "weights"),
     (WeightedEvaluator, {"weights": {"a": 0}}, "weights['a']"),
     (WeightedEvaluator, {"weights": {"a": -1}}, "weights['a']"),
     (WeightedEvaluator, {"weights": {"a": NAN}}, "weights['a']"),
@@ -577,6 +578,12 @@ def test_wrong_parameter_is_refused_by_name(kind: Any, given: dict[str, Any], pa
         kind("e", **given)
     assert (refused.value.owner, refused.value.parameter) == ("evaluator 'e'", parameter)
     assert "expected" in refused.value.problem
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    name: Any = ["e"]
+    with pytest.raises(RegistrationError, match=r"has the name \['e'\]; expected a non-empty text"):
+        ArbiterOS().add_evaluator(WeightedEvaluator(name, {"a": 1}))
 
 
 def test_targets_and_deadline_reach_the_evaluator() -> None:

@@ -563,6 +563,7 @@ GOOD: dict[str, Any] = {
 }
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no labels": ({"labels": {}}, "labels: expected a mapping with at least one label"),
+    "number": ({"labels": {1: {}}}, "labels: expected a mapping with at least one label, got {1: {}}"),
     "unknown key": ({"labels": {"u": {"from": []}}}, r"labels\.u: expected written_by, keys and input_keys"),
     "empty": ({"labels": {"u": {}}}, r"labels\.u: expected written_by or input_keys, got neither"),
     "a text": ({"labels": {"u": "TOOL_CALL"}}, r"labels\.u: expected a Label or a mapping"),

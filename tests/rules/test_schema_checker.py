@@ -333,6 +333,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no such class": (f"{__name__}.Absent", "cannot be imported"),
     "a function": (f"{__name__}.mistakes", "not a class"),
     "number": (3, "expected a JSON Schema"),
+    "number as keyword": ({1: 2}, "expected keywords of JSON Schema, got '1'"),
     "object": (object(), "expected a JSON Schema"),
     "no model": (ArbiterOS, "expected a class that pydantic validates"),
 }
