@@ -9,7 +9,6 @@ node has an instruction, that is reported when the graph is governed.
 from __future__ import annotations
 
 import logging
-import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,8 @@ from arbiter._contracts import Contract, title_of
 from arbiter._lifecycle.evaluations import owner_of
 from arbiter._lifecycle.registry import Plan, Registry
 from arbiter._threads.forks import new_lock
+from arbiter._values.exceptions import ExceptionNames
+from arbiter._values.spelling import misspelt
 from arbiter._weaving.asking import saver_of
 from arbiter._weaving.channel import Origin, conf_of, facts_channel_in
 from arbiter._weaving.govern import SAVE_QUESTIONS, unsaved
@@ -58,6 +59,11 @@ _EVALUATORS: _Form = (
     ("reads an evaluator that is not registered", "read evaluators that are not registered"),
 )
 _CONDITIONS: _Form = ("", "rules", ("names a node that does not exist", "name nodes that do not exist"))
+_EXCEPTIONS: _Form = (
+    "",
+    "routers",
+    ("names an exception that does not exist", "name exceptions that do not exist"),
+)
 _BINDINGS: _Form = ("the binding of ", "bindings", ("fits no node", "fit no node"))
 _SHADOWED: _Form = ("the binding of ", "bindings", ("has no effect", "have no effect"))
 
@@ -208,7 +214,8 @@ class Coverage:
                     rule,
                     _idle_rule(rule, self._nodes)
                     or _without_evaluator(rule, evaluators)
-                    or _without_node(rule, self._nodes),
+                    or _without_node(rule, self._nodes)
+                    or _without_exception(rule),
                 )
                 for rule in rules
             ]
@@ -224,7 +231,7 @@ class Coverage:
         declared = Counter(
             (form, _origin(rule.source))
             for rule in rules
-            for form in (_RULES, _STEPS, _EVALUATORS, _CONDITIONS)
+            for form in (_RULES, _STEPS, _EVALUATORS, _CONDITIONS, _EXCEPTIONS)
         )
         declared.update(
             (form, pack.file)
@@ -374,6 +381,21 @@ def _without_node(rule: Contract, nodes: set[Node]) -> _Idle | None:
     return _Idle(f"the condition of {rule.kind} {rule.name!r}", why, remedy, rule.source, _CONDITIONS)
 
 
+def _without_exception(rule: Contract) -> _Idle | None:
+    """The reason why a router is for an exception that is never raised, or None."""
+    for name, meant in wrong_exceptions(rule):
+        remedy = f"Did you mean {meant!r}? Correct the name in errors."
+        return _idle(rule, f"there is no {name!r}", remedy, _EXCEPTIONS)
+    return None
+
+
+def wrong_exceptions(rule: Contract) -> Iterator[tuple[str, str]]:
+    """The names of exceptions in a rule that are wrong, each with the one that was meant."""
+    for names in vars(rule).values():
+        if isinstance(names, ExceptionNames):
+            yield from names.wrong()
+
+
 def _idle_bindings(packs: Sequence[BindingPack], nodes: set[Node]) -> Iterator[_Idle]:
     if not packs:  # without packs there is no YAML
         return
@@ -474,53 +496,3 @@ def misspelt_tools(graph: object, contracts: Iterable[Contract]) -> Iterator[tup
                     f"{rule.kind} {rule.name!r} denies the tool {tool!r}, which this graph does not have. "
                     f"Did you mean {meant!r}?",
                 )
-
-
-def misspelt(name: str, names: Iterable[str]) -> str | None:
-    """The one of `names` of which `name` is a misspelling; None if it may well be a name of its own.
-
-    A misspelling differs in case or separators, has the parent's name in front, or has one letter too many,
-    too few, changed or swapped (two in long names). Names that differ in a number or in a single letter that
-    stands alone ("step_1", "step_2") are different on purpose.
-    """
-    found = [(distance, each) for each in names if (distance := _distance(name, each)) is not None]
-    return min(found)[1] if found else None
-
-
-def _distance(name: str, other: str) -> int | None:
-    """The number of wrong letters, or None for another name."""
-    own, theirs = (_PLAIN.sub("", text.rpartition(":")[2].casefold()) for text in (name, other))
-    if own == theirs:
-        return 0
-    if _LABELS.findall(name.casefold()) != _LABELS.findall(other.casefold()):
-        return None
-    short, long = sorted((len(own), len(theirs)))
-    # A first letter is seldom mistyped, and a different one makes another word: send, end.
-    if short < 3 or (own[0] != theirs[0] and own[:2] != theirs[1::-1]):
-        return None
-    allowed = 2 if short >= 8 else 1
-    edits = _edits(own, theirs)
-    if short < 5 and edits == 1 and short == long and sorted(own) != sorted(theirs):
-        return None  # in a short word, one changed letter makes another word: pay, pry
-    return edits if edits <= allowed else None
-
-
-_PLAIN = re.compile(r"[\s_.-]+")
-_LABELS = re.compile(r"\d+|(?<![^\W_])[^\W\d_](?![^\W_])")
-"""Numbers, and letters that stand alone."""
-
-
-def _edits(one: str, other: str) -> int:
-    """The number of letters to insert, delete, change or swap with the next one, to turn one name into the
-    other.
-    """
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        older, before, row = before, row, [i]
-        for j, target in enumerate(other, 1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != target))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == target:
-                cost = min(cost, older[j - 2] + 1)
-            row.append(cost)
-    return row[-1]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from langgraph.constants import END
 
 from arbiter._contracts import Contract
-from arbiter._weaving.coverage import misspelt, misspelt_tools
+from arbiter._values.spelling import misspelt
+from arbiter._weaving.coverage import misspelt_tools, wrong_exceptions
 from arbiter._weaving.govern import (
     SAVE_QUESTIONS,
     Graph,
@@ -28,7 +28,6 @@ from arbiter.linting._findings import Finding, Severity
 from arbiter.linting._rules import Demands, severity_of
 from arbiter.linting._topology import Level, Node
 from arbiter.policy import PolicyRouter
-from arbiter.routers import ErrorRouter
 
 if TYPE_CHECKING:
     from arbiter._constitution.bindings import BindingPack
@@ -237,32 +236,16 @@ def tools_that_do_not_exist(graph: Graph, contracts: Sequence[Contract]) -> Iter
 
 
 def errors_that_do_not_exist(contracts: Sequence[Contract]) -> Iterator[Finding]:
-    """Misspelt exceptions of Python, of which the program has none of that name either. Other unknown names may be of
-    packages that are not imported yet."""
-    known = [name for name, value in vars(builtins).items() if _is_exception(value)]
     for rule in contracts:
-        for name in sorted(rule.errors or ()) if isinstance(rule, ErrorRouter) else ():
-            meant = None if "." in name or name in known else misspelt(name, known)
-            if meant is not None and name not in _names_below(BaseException):
-                yield Finding(
-                    code="unknown-error",
-                    severity="warning",
-                    message=f"router {rule.name!r} is for {name!r}, which is no exception of Python. Did you mean "
-                    f"{meant!r}?",
-                    rule=rule.name,
-                    source=rule.source,
-                    remedy="Correct the name in errors, or put the module of a package in front of it.",
-                )
-
-
-def _is_exception(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, BaseException)
-
-
-def _names_below(kind: type) -> set[str]:
-    """The names of all classes that derive from a class."""
-    below: list[type] = type.__subclasses__(kind)
-    return {name for each in below for name in (each.__name__, *_names_below(each))}
+        for name, meant in wrong_exceptions(rule):
+            yield Finding(
+                code="unknown-error",
+                severity="warning",
+                message=f"router {rule.name!r} is for {name!r}, which no exception is named. Did you mean {meant!r}?",
+                rule=rule.name,
+                source=rule.source,
+                remedy="Correct the name in errors, or put the module that defines it in front of it.",
+            )
 
 
 def targets_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> Iterator[Finding]:

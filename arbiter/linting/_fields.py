@@ -10,7 +10,7 @@ from typing import Any, Literal
 from arbiter._conditions import Condition
 from arbiter._conditions.answers import never_boolean
 from arbiter._contracts import Contract
-from arbiter._weaving.coverage import misspelt
+from arbiter._values.spelling import misspelt
 from arbiter.checkers import RequireBefore, ToolsChecker
 from arbiter.errors import closest, nearest
 from arbiter.instructions import known_instructions

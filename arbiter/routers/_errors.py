@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Unpack
 
+from arbiter._values.exceptions import ExceptionNames
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.history._items import History
 from arbiter.instructions import Instruction
@@ -61,13 +62,10 @@ class ErrorRouter(PolicyRouter):
         **options: Unpack[RedirectOptions],
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, on_error=True, **options)
-        self.errors = None if errors is None else frozenset(errors)
+        self.errors = None if errors is None else ExceptionNames(errors)
         self.target = target
         self.targets = (target,)
 
     def route_after(self, history: History, current_output: Any) -> str | None:
-        if self.errors is None:
-            return self.target
-        kinds = history.item.error_types
-        counts = any(kind in self.errors or kind.rpartition(".")[2] in self.errors for kind in kinds)
+        counts = self.errors is None or self.errors.count(history.item.error_types)
         return self.target if counts else None

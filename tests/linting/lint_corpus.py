@@ -1127,7 +1127,7 @@ bug(
     ("unknown-error", ""),
     graph("START draft pay END"),
     ErrorRouter(
-        "offline", "pay", errors=["ConnectionErr", "TimeoutError", "ConnectTimeout", "httpx.ReadTimeot"]
+        "offline", "pay", errors=["ConnectionErr", "TimeoutError", "ConnectTimeout", "elsewhere.ReadTimeot"]
     ),
     severity="warning",
 )
@@ -1140,7 +1140,21 @@ class NodeError(Exception):
 clean(
     "an exception of the program itself",
     graph("START draft pay END"),
-    ErrorRouter("unlucky", "pay", errors=["NodeError"]),
+    ErrorRouter("unlucky", "pay", errors=["NodeError", "json.decoder.JSONDecodeError", "builtins.OSError"]),
+)
+bug(
+    "an exception in a module that does not define it",
+    ("unknown-error", ""),
+    graph("START draft pay END"),
+    ErrorRouter("no answer", "pay", errors=["json.JSONDecodeError"]),
+    severity="warning",
+)
+bug(
+    "another name of an exception",
+    ("unknown-error", ""),
+    graph("START draft pay END"),
+    ErrorRouter("no disk", "pay", errors=["IOError"]),
+    severity="warning",
 )
 bug(
     "an exception in the wrong case",

@@ -465,7 +465,7 @@ NAMES = [
     (None, True),
     (["ValueError"], False),
     (["elsewhere.OwnError"], False),
-    (["ConnectionErr"], False),
+    (["Connection"], False),
     (["ValueError", "OSError"], True),
 ]
 

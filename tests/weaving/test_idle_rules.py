@@ -33,7 +33,7 @@ from arbiter import (
     ThresholdEvaluator,
     UnknownNodeError,
 )
-from arbiter._weaving.coverage import misspelt
+from arbiter._values.spelling import misspelt
 from arbiter.checkers import (
     ApprovalChecker,
     AtMost,
@@ -45,7 +45,7 @@ from arbiter.checkers import (
     ToolsChecker,
 )
 from arbiter.instructions import GENERATE, REFLECT, RESPOND, TOOL_CALL, VERIFY
-from arbiter.routers import EscalationRouter
+from arbiter.routers import ErrorRouter, EscalationRouter
 from tests.support import MODES, Chat, Check, Judge, Route, Spy, State, allow, chain, good, run, thread
 
 
@@ -479,6 +479,35 @@ def team_of(graph: Any, state: Any = State) -> Any:
     builder.add_node("team", graph)
     builder.add_edge(START, "team")
     return builder.compile()
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("named", "meant"),
+    [
+        ("ValueErorr", "ValueError"),
+        ("json.JSONDecodeError", "json.decoder.JSONDecodeError"),
+        ("IOError", "OSError"),
+        ("json.decoder.JSONDecodeError", None),
+        ("some_package.Unheard", None),
+    ],
+)
+def test_an_exception_that_is_never_raised_is_reported_once(named: str, meant: str | None, mode: str) -> None:
+    """A name of a package that is not imported yet may be right."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_router(ErrorRouter("rule", "b", errors=["TimeoutError", named]))
+    app = arbiter_os.govern(graph_of("a", "b"))
+    with warned() as texts:
+        run(app, {}, mode=mode)
+        run(app, {}, mode=mode)
+    assert texts == (
+        [
+            f"router 'rule' names an exception that does not exist: there is no {named!r}. "
+            f"Did you mean {meant!r}? Correct the name in errors."
+        ]
+        if meant
+        else []
+    )
 
 
 def test_nodes_that_another_arbiter_governs_are_reported() -> None:
