@@ -88,7 +88,17 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
+def ensure_sync(function: Any, where: str) -> None:
+    """Raise `ConfigurationError` for an async function, which makes a graph only in an event loop."""
+    if inspect.iscoroutinefunction(function):
+        raise ConfigurationError(
+            f"{where} is an async function; expected one that returns a graph itself. Define it with def; it may "
+            "return asyncio.run(...) of the async one."
+        )
+
+
 def _called(target: Any, where: str) -> Any:
+    ensure_sync(target, where)
     try:
         inspect.signature(target).bind()
     except TypeError:

@@ -30,7 +30,7 @@ from langgraph.pregel import Pregel
 
 from arbiter._contracts import Contract
 from arbiter._lifecycle.evaluations import EvaluatorQueue
-from arbiter._objects import import_from_here, load_graph, load_object
+from arbiter._objects import ensure_sync, import_from_here, load_graph, load_object
 from arbiter._threads.forks import new_lock
 from arbiter._values.versions import version_of
 from arbiter._weaving.govern import has_async_nodes
@@ -586,6 +586,7 @@ def target_of(
         compiled: Any = given  # pyright: ignore[reportUnknownVariableType]
         return GraphTarget(lambda: compiled, f"graph {shown}", arbiter_os, shared=True, **graph)
     if callable(given) and not isinstance(given, type | Runnable) and _takes_nothing(given):
+        ensure_sync(given, name or _name_of(given))
         return GraphTarget(_compiled(given), f"graph {name or _name_of(given)}", arbiter_os, **graph)
     if evaluators:
         raise ConfigurationError(

@@ -103,6 +103,7 @@ def saved():
     return chain(("draft", nothing), ("pay", pay), saver=saver)
 def made(): return graph
 def needs(something): return graph
+async def awaits(): return graph
 def raises(): raise KeyError("no settings")
 def leaves(): sys.exit(0)
 number = 3
@@ -196,6 +197,7 @@ def test_version_is_that_of_the_distribution() -> None:
         (("lint", "nowhere.py:graph"), "there is no file 'nowhere.py'"),
         (("lint", "team:grph"), "team has no 'grph'.*Did you mean 'graph'"),
         (("lint", "team:needs"), "team:needs is a function that needs arguments"),
+        (("lint", "team:awaits"), "team:awaits is an async function.*Define it with def"),
         (("lint", "team:raises"), r"team:raises\(\) raised KeyError: 'no settings'"),
         (("lint", "team:leaves"), r"team:leaves\(\) raised SystemExit: 0"),
         (("lint", "team:number"), "team:number is of type int; expected a compiled graph"),

@@ -62,6 +62,10 @@ def text() -> str:
     return "text"
 
 
+async def makes_later() -> Any:
+    return chain(Spy("plan"))
+
+
 def text_or(given: str = "text") -> str:
     return given
 
@@ -485,6 +489,7 @@ def test_an_output_of_any_type_can_be_expected(expected: Any) -> None:
         (7, "the target is 7"),
         (pow, "expected one, the input of a case"),
         (text_or, "needs a parameter for it, without a default"),
+        (makes_later, "makes_later is an async function.*Define it with def"),
         (dict, "the target is"),
         (text, "expected a graph"),
         (parts, "the target parts is a generator"),
