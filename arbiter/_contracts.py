@@ -153,6 +153,11 @@ class Contract:
         return self.mode == "enforce"
 
     @property
+    def keeps_deadline(self) -> bool:
+        """True if its method itself ends by the deadline, so that it needs no thread of its own."""
+        return False
+
+    @property
     def redirect_targets(self) -> tuple[str, ...]:
         """The nodes to which this contract may send a run, as far as they are known beforehand."""
         return ()

@@ -53,7 +53,7 @@ class Registration(Generic[C]):
         if isinstance(contract, PolicyRouter) and not accepts_output(contract):
             called = _without_output(called)
         # A deadline needs another thread, so a contract with one is never called in place.
-        deadline = None if getattr(contract, "_keeps_deadline", False) else contract.deadline
+        deadline = None if contract.keeps_deadline else contract.deadline
         blocking = contract.blocking if deadline is None else True
         return Registration(
             contract,

@@ -155,8 +155,8 @@ class Provider(Advisor):
         return ProviderResult(text=text, values={self.name: text}, data=data)
 
     @property
-    def _keeps_deadline(self) -> bool:
-        """True if nothing else needs to watch the deadline: `section_of` does."""
+    def keeps_deadline(self) -> bool:
+        # `section_of` watches the deadline.
         own = type(self)
         return own.advise is Provider.advise and own.aadvise is Provider.aadvise
 
