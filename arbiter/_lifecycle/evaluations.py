@@ -31,7 +31,6 @@ from arbiter._threads.deadlines import (
     LOOP,
     EventLoop,
     InlineTiming,
-    Runner,
     as_coroutine,
     is_from_outside,
     start,
@@ -183,8 +182,6 @@ class EvaluatorQueue:
     def renew(self) -> None:
         """Start anew after a fork: the evaluator's threads exist only in the parent process."""
         self.places = Places(self.evaluator.concurrency)
-        self._runners: list[Runner] = []
-        """Threads for calls with a deadline, as far as no call uses them."""
         self.backlog = SimpleQueue[Evaluations]()
         self.open = 0
         """The number of node runs that were handed over to the evaluator's threads and are not judged."""
@@ -291,16 +288,8 @@ class EvaluatorQueue:
         deadline = self.evaluator.deadline
         if deadline is None or self.is_async:
             return self.timing.timed(evaluate, view)
-        context = _own_context()
         call = partial(self.timing.timed, evaluate, view)
-        try:
-            runner = self._runners.pop()
-        except IndexError:
-            runner = Runner()
-        try:
-            return runner.run(lambda: context.run(call), deadline)
-        finally:
-            self._runners.append(runner)
+        return within(deadline, start(call, context=_own_context(), name="arbiter-call"))
 
     def _waited(self, answer: Any, key: int) -> Any:
         coroutine = answer if iscoroutine(answer) else as_coroutine(answer)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import monotonic, perf_counter
 from traceback import walk_tb
 from types import FrameType
@@ -74,28 +74,78 @@ class InlineTiming:
 
 
 def start(call: Callable[[], Any], *, context: Context | None = None, name: str = "arbiter") -> Future[Any]:
-    """Run `call` on a daemon thread of its own.
+    """Run `call` on a daemon thread that has nothing else to do.
 
-    Not a pool: a call that hangs must keep neither the next call nor the interpreter's exit waiting.
+    Not a pool of some size: a call that hangs must keep neither the next call nor the interpreter's exit waiting.
     """
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()  # from here on, a waiter that stops waiting cannot cancel it
-    inside = copy_context() if context is None else context
-
-    def run(future: Future[Any]) -> None:
-        nonlocal call, inside
-        try:
-            result = inside.run(call)
-        except BaseException as exc:  # every error is reported to the waiter
-            del call, inside  # free the called objects even if the waiter ends before this thread
-            future.set_exception(_told(exc))
-        else:
-            del call, inside
-            future.set_result(result)
-        del future  # this frame is in the error's traceback, as those of the waiters: see `within`
-
-    threading.Thread(target=run, args=(future,), name=name, daemon=True).start()
+    begun = SimpleQueue[None]()
+    THREADS.take()((future, copy_context() if context is None else context, call, name, begun))
+    begun.get()  # of several calls the first begins first
     return future
+
+
+_Job = tuple[Future[Any], Context, Callable[[], Any], str, SimpleQueue[None]]
+
+
+class Threads:
+    """Threads that are reused, because starting one costs more than most calls."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._idle: list[SimpleQueue[_Job]] = []
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """Forget the threads, which exist only in the parent process."""
+        self._idle = []
+
+    def take(self) -> Callable[[_Job], None]:
+        """The way to give a job to an idle thread, which is a new one if there is none."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop().put
+        jobs = SimpleQueue[_Job]()
+        threading.Thread(target=self._serve, args=(jobs,), name="arbiter", daemon=True).start()
+        return jobs.put
+
+    def _serve(self, jobs: SimpleQueue[_Job]) -> None:
+        while True:
+            try:
+                _work(jobs.get(timeout=_KEEP))
+            except Empty:
+                with self._lock:
+                    if jobs in self._idle:
+                        self._idle.remove(jobs)
+                        return
+                continue  # a job is on its way
+            with self._lock:
+                if len(self._idle) >= _MOST_IDLE:
+                    return
+                self._idle.append(jobs)
+
+
+_KEEP = 10.0
+"""Seconds that a thread waits for its next call."""
+_MOST_IDLE = 32
+THREADS = Threads()
+
+
+def _work(job: _Job) -> None:
+    future, context, call, name, begun = job
+    del job
+    begun.put(None)
+    threading.current_thread().name = name
+    try:
+        result = context.run(call)
+    except BaseException as exc:  # every error is reported to the waiter
+        del call, context  # free the called objects even if the waiter ends before this thread
+        future.set_exception(_told(exc))
+    else:
+        del call, context
+        future.set_result(result)
+    del future  # this frame is in the error's traceback, as those of the waiters: see `within`
 
 
 def _told(error: BaseException) -> BaseException:
@@ -107,57 +157,6 @@ def _told(error: BaseException) -> BaseException:
     told = RuntimeError(f"it raised {type(error).__name__}")
     told.__cause__ = error
     return told
-
-
-class Runner:
-    """A daemon thread that is reused, because starting one costs more than most calls.
-
-    It runs one call at a time. A call that hangs keeps its thread, and the next call gets another one.
-    """
-
-    __slots__ = ("_jobs",)
-
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] | None = None
-
-    def run(self, call: Callable[[], Any], seconds: float | None) -> Any:
-        """The result of `call`. Raises `TimeoutError` if it takes longer than `seconds`."""
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()
-        if self._jobs is None:
-            self._jobs = SimpleQueue()
-            threading.Thread(target=_serve, args=(self._jobs,), name="arbiter-call", daemon=True).start()
-        self._jobs.put((future, call))
-        try:
-            return within(seconds, future)
-        finally:
-            if not future.done():
-                self._dismiss()
-            del future
-
-    def _dismiss(self) -> None:
-        if self._jobs is not None:
-            self._jobs.put(None)
-            self._jobs = None
-
-    def __del__(self) -> None:
-        self._dismiss()
-
-
-def _serve(jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
-    while (job := jobs.get()) is not None:
-        future, call = job
-        del job
-        try:
-            result = call()
-        except BaseException as exc:  # every error is reported to the waiter
-            del call
-            future.set_exception(exc)
-        else:
-            del call
-            future.set_result(result)
-            del result
-        del future
 
 
 class Turns:

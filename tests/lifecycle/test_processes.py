@@ -214,6 +214,30 @@ def test_a_turn_of_memory_in_the_parent_holds_up_none_in_the_child() -> None:
     assert done.stdout.splitlines() == ["child 0.5", "parent 0"], done.stderr[-2000:]
 
 
+WITH_DEADLINES = """
+import os, signal, warnings
+from arbiter import ArbiterOS
+from tests.support import Check, Spy, allow, chain
+
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+arbiter_os = ArbiterOS()
+arbiter_os.add_policy_checker(Check("slow", allow, deadline=60))
+app = arbiter_os.govern(chain(Spy("a")))
+app.invoke({"log": []})
+if (pid := os.fork()) == 0:
+    signal.alarm(30)  # ends it if it hangs
+    print("child", app.invoke({"log": []})["log"], flush=True)
+    os._exit(0)
+print("parent", os.waitpid(pid, 0)[1], flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_waits_for_no_thread_of_its_parent() -> None:
+    done = subprocess.run(python("-c", WITH_DEADLINES), capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["child ['a']", "parent 0"], done.stderr[-2000:]
+
+
 # The end of the process ---------------------------------------------------------------------------
 
 SCRIPT = """

@@ -31,7 +31,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from arbiter import ArbiterOS, History, RegistrationError
-from arbiter.memory import EvaluationCycle, TrustEvaluator
+from arbiter.memory import EvaluationCycle, TrustEvaluator, open_store
 from arbiter.memory._characters import Character
 from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._notes import Related
@@ -1006,21 +1006,42 @@ def test_a_turn_copies_no_message_to_look_for_names(mode: str) -> None:
     assert set(Counted.copies) <= {"29"}
 
 
-def test_providers_of_a_sync_run_start_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that Arbiter starts."""
+    begin, names = Thread.start, list[str]()
+
+    def start(thread: Thread) -> None:
+        if thread.name.startswith("arbiter"):
+            names.append(thread.name)
+        begin(thread)
+
+    monkeypatch.setattr(Thread, "start", start)
+    return names
+
+
+def test_providers_of_a_sync_run_start_no_threads(started: list[str]) -> None:
     """Arbiter's event loop, and nothing else, runs those that are written as `async def`."""
     cycle = Cycle(context(InMemoryStore()))
     app, body, _ = speaking(FactsProvider(cycle=cycle), GoalsProvider(cycle=cycle), TimeProvider(cycle=cycle))
     app.invoke(HELLO, THREAD)
-    begin, started = Thread.start, list[str]()
-
-    def start(thread: Thread) -> None:
-        started.append(thread.name)
-        begin(thread)
-
-    monkeypatch.setattr(Thread, "start", start)
+    started.clear()
     app.invoke(HELLO, THREAD)
     assert BEGIN in body.heard[1][0]
-    assert [name for name in started if name.startswith("arbiter")] == []
+    assert started == []
+
+
+@MODES
+def test_calls_of_a_sync_store_share_a_few_threads(mode: str, started: list[str], tmp_path: Path) -> None:
+    """A new thread costs more than the read of a record."""
+    with open_store(tmp_path / "memory.db") as store:
+        cycle = Cycle(context(store))
+        app, _, _ = speaking(FactsProvider(cycle=cycle), GoalsProvider(cycle=cycle))
+        run(app, HELLO, THREAD, mode=mode)
+        started.clear()
+        for _ in range(10):
+            run(app, HELLO, THREAD, mode=mode)
+    assert len(started) < 10
 
 
 def test_a_provider_with_an_advise_of_its_own_keeps_its_deadline() -> None:

@@ -19,6 +19,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Overwrite
 
 from arbiter import ArbiterOS
+from arbiter._threads import deadlines
 from arbiter.history import CausalHistory, HistoryItem
 from arbiter.personas import (
     AdherenceEvaluator,
@@ -214,13 +215,17 @@ def calls_of(work: Callable[[], Any], seen: Callable[[Any], Any] = id) -> int:
             calls[0] += 1
             seen(part)
 
-    threading.setprofile(count)
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(cast(Any, None))
+    with pytest.MonkeyPatch.context() as patch:
+        # Each call on a new thread: which of the old ones is free at that moment varies.
+        patch.setattr(deadlines, "THREADS", deadlines.Threads())
+        patch.setattr(deadlines, "_MOST_IDLE", 0)
+        threading.setprofile(count)
+        sys.setprofile(count)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(cast(Any, None))
     return calls[0]
 
 
