@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from arbiter._contracts import Contract
 from arbiter.checkers._steps import Step
 from arbiter.instructions import Instruction
 from arbiter.linting._findings import Finding, Severity
-from arbiter.linting._rules import Ban, Demand, Demands, Forbidden, Window, severity_of
+from arbiter.linting._rules import Demand, Demands, Forbidden, Window, severity_of
 from arbiter.linting._runs import Explorer, Runs
 from arbiter.linting._topology import Level, Node, shortest_path
 
@@ -38,7 +39,7 @@ def unverified_paths(graph: Level, demands: Demands, contradictory: set[str]) ->
 
 def _runs(graph: Level, demand: Demand, *, guesses: bool) -> Runs:
     return Explorer(
-        marks=lambda node: node.does(demand.step),
+        steps=[lambda node: node.does(demand.step)],
         watches=lambda node: node.is_target_of(demand.rule),
         resets=demand.each_use,
         clears=(lambda node: any(node.does(step) for step in demand.since)) if demand.since else None,
@@ -84,12 +85,11 @@ def nodes_always_denied(
     for demand in demands.before:
         yield from _never_judged(graph, demand, contracts)
     for ban in demands.after:
-        yield from _banned(graph, ban)
+        yield from _banned(graph, ban.rule, [ban.step])
     for forbidden in demands.sequences:
-        known = forbidden.rule.name in contradictory
-        if len(forbidden.steps) == 2 and not forbidden.adjacent and not known:
-            ban = Ban(rule=forbidden.rule, step=Step(forbidden.steps[0], None))
-            yield from _banned(graph, ban, forbidden.steps[1])
+        if len(forbidden.steps) > 1 and not forbidden.adjacent and forbidden.rule.name not in contradictory:
+            *before, last = forbidden.steps
+            yield from _banned(graph, forbidden.rule, [Step(step, None) for step in before], last)
     for window in demands.within:
         yield from _too_late(graph, window)
     for rule in demands.never:
@@ -122,20 +122,28 @@ def _never_judged(graph: Level, demand: Demand, contracts: Sequence[Contract]) -
             yield _denied(demand.rule, node.full, why, (), f"Let {demand.evaluator!r} judge {demand.step}")
 
 
-def _banned(graph: Level, ban: Ban, only: Instruction | None = None) -> Iterator[Finding]:
-    def watches(node: Node) -> bool:
-        return node.is_target_of(ban.rule) and only in (None, node.instruction)
+def _banned(
+    graph: Level, rule: Contract, steps: Sequence[Step], only: Instruction | None = None
+) -> Iterator[Finding]:
+    """Targets of the rule that have these steps, in their order, before them on every path."""
 
-    runs = Explorer(marks=lambda node: node.does(ban.step), watches=watches).play(graph)
+    def watches(node: Node) -> bool:
+        return node.is_target_of(rule) and only in (None, node.instruction)
+
+    runs = Explorer(steps=[partial(_does, step) for step in steps], watches=watches).play(graph)
     if not runs.complete:
-        yield _gave_up(ban.rule)
+        yield _gave_up(rule)
         return
     for full, paths in runs.reached.items():
-        if False not in paths:
-            why = f"{ban.step} has run before it on every path"
-            yield _denied(
-                ban.rule, full, why, paths[True], f"Lead a path to {full!r} that comes before {ban.step}"
-            )
+        if paths.keys() == {len(steps)}:
+            done = " and then ".join(map(str, steps))
+            why = f"{done} {'has' if len(steps) == 1 else 'have'} run before it on every path"
+            remedy = f"Lead a path to {full!r} that comes before {steps[-1]}"
+            yield _denied(rule, full, why, paths[len(steps)], remedy)
+
+
+def _does(step: Step, node: Node) -> bool:
+    return node.does(step)
 
 
 def _too_late(graph: Level, window: Window) -> Iterator[Finding]:

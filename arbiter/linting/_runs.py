@@ -1,15 +1,16 @@
 """All possible runs of a graph, as far as a rule about the order of steps can tell them apart.
 
 A run proceeds in supersteps: a set of nodes at once, then all nodes to which they lead. The `Explorer` plays
-them through with a *mark*: whether a step of interest has been done in the committed past. So a join waits as
-in a real run, and a node whose branches come together in the same superstep has all of them behind it.
+them through with a *mark*: how many of the steps of interest have been done, in their order, in the committed
+past. So a join waits as in a real run, and a node whose branches come together in the same superstep has all
+of them behind it.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from langgraph.constants import START
@@ -26,18 +27,17 @@ Test = Callable[[Node], bool]
 class Runs:
     """The result for all runs of the graph.
 
-    `reached`: for each node that `watches`, by its full name, the shortest path to it with the mark and
-    without. `ends`: the marks with which a run can end. `complete` is False if there were too many runs to
-    look at all.
+    `reached`: for each node that `watches`, by its full name, the shortest path to it with each mark. `ends`: the
+    marks with which a run can end. `complete` is False if there were too many runs to look at all.
     """
 
-    reached: dict[str, dict[bool, tuple[str, ...]]] = field(
-        default_factory=dict[str, dict[bool, tuple[str, ...]]]
+    reached: dict[str, dict[int, tuple[str, ...]]] = field(
+        default_factory=dict[str, dict[int, tuple[str, ...]]]
     )
-    ends: set[bool] = field(default_factory=set[bool])
+    ends: set[int] = field(default_factory=set[int])
     complete: bool = True
 
-    def reach(self, node: str, mark: bool, path: tuple[str, ...]) -> None:
+    def reach(self, node: str, mark: int, path: tuple[str, ...]) -> None:
         paths = self.reached.setdefault(node, {})
         if mark not in paths or len(path) < len(paths[mark]):
             paths[mark] = path
@@ -52,38 +52,38 @@ class _At:
     active: frozenset[str]
     held: frozenset[str]
     arrived: frozenset[tuple[int, str]]
-    mark: bool
+    mark: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """The effect of one node in a superstep: whether it sets the mark or removes it."""
+    """The effect of one node in a superstep: the mark that it sets, 0 for none, or whether it removes it."""
 
     name: str
     outcome: Outcome
-    mark: bool
+    mark: int
     clears: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class Explorer:
-    """Plays the runs of a graph. `marks` selects the nodes that set the mark, `watches` the nodes of
-    interest.
+    """Plays the runs of a graph. Each of `steps` selects the nodes that raise the mark to its number, after the one
+    before it; `watches` selects the nodes of interest.
 
     With `resets`, a watched node removes the mark, and so does a node that `clears` names, even next to a
     node that sets it. With `stays`, a node that a router redirects sets no mark. Without `guesses`,
     undeclared choices lead nowhere.
     """
 
-    marks: Test
+    steps: Sequence[Test]
     watches: Test
     resets: bool = False
     clears: Test | None = None
     stays: bool = False
     guesses: bool = True
-    _known: dict[tuple[int, bool], Runs] = field(init=False, default_factory=dict[tuple[int, bool], Runs])
+    _known: dict[tuple[int, int], Runs] = field(init=False, default_factory=dict[tuple[int, int], Runs])
 
-    def play(self, level: Level, mark: bool = False) -> Runs:
+    def play(self, level: Level, mark: int = 0) -> Runs:
         """All runs of this graph that begin with that mark."""
         key = (id(level), mark)
         if key not in self._known:
@@ -91,7 +91,7 @@ class Explorer:
             self._known[key] = self._play(level, mark)
         return self._known[key]
 
-    def _play(self, level: Level, mark: bool) -> Runs:
+    def _play(self, level: Level, mark: int) -> Runs:
         runs = Runs()
         begin = _At(frozenset({START}), frozenset(), frozenset(), mark)
         # For each state the path to each of its nodes, active or held back.
@@ -112,7 +112,7 @@ class Explorer:
                     ahead.append(new)
         return runs
 
-    def _look(self, level: Level, name: str, mark: bool, path: tuple[str, ...], runs: Runs) -> None:
+    def _look(self, level: Level, name: str, mark: int, path: tuple[str, ...], runs: Runs) -> None:
         node = level.nodes[name]
         if self.watches(node):
             runs.reach(node.full, mark, path)
@@ -132,41 +132,40 @@ class Explorer:
         for chosen in moves[:_MOVES]:
             yield _after(level, at, chosen, self._marked(level, at, chosen))
 
-    def _moves(self, level: Level, name: str, mark: bool) -> list[_Move]:
-        marks = {False}
+    def _moves(self, level: Level, name: str, mark: int) -> list[_Move]:
+        marks = {0}
         node = level.nodes.get(name)
         if node is not None and node.inner is not None and node.inner.known:
             marks = self.play(node.inner, mark).ends or {mark}
-        own = node is not None and self.marks(node)
+        done = min(mark, len(self.steps) - 1)
+        own = node is not None and self.steps[done](node)
         cleared = node is not None and not own and self.clears is not None and self.clears(node)
         inside = self.clears is not None and node is not None and node.inner is not None and node.inner.known
         if own:
-            marks = {True}
+            marks = {done + 1}
         elif cleared:
-            marks = {False}
+            marks = {0}
         return [
             _Move(
                 name,
                 outcome,
-                made and outcome.ran and not (own and self.stays and outcome.redirected),
-                outcome.ran and not made and (cleared or (inside and mark)),
+                made if outcome.ran and not (own and self.stays and outcome.redirected) else 0,
+                outcome.ran and not made and (cleared or (inside and mark > 0)),
             )
             for outcome in level.outcomes(name, guesses=self.guesses)
             for made in sorted(marks)
         ]
 
-    def _marked(self, level: Level, at: _At, chosen: tuple[_Move, ...]) -> bool:
+    def _marked(self, level: Level, at: _At, chosen: tuple[_Move, ...]) -> int:
         if any(move.clears for move in chosen):
-            return False
-        if any(move.mark for move in chosen):
-            return True
+            return 0
         used = self.resets and any(
             move.outcome.ran and self.watches(level.nodes[move.name]) for move in chosen if move.name != START
         )
-        return at.mark and not used
+        return max(0 if used else at.mark, *(move.mark for move in chosen))
 
 
-def _after(level: Level, at: _At, chosen: tuple[_Move, ...], mark: bool) -> tuple[_At, dict[str, str]]:
+def _after(level: Level, at: _At, chosen: tuple[_Move, ...], mark: int) -> tuple[_At, dict[str, str]]:
     came: dict[str, str] = {}
     arrived = set(at.arrived)
     for move in chosen:

@@ -840,6 +840,28 @@ bug(
     severity="error",
 )
 bug(
+    "a forbidden sequence of three on every path, with steps between",
+    ("always-denied", "pay"),
+    graph("START load reflect draft verify pay END"),
+    HistoryPolicyChecker("no blind", [LOAD, GENERATE, TOOL_CALL], adjacent=False),
+    severity="error",
+)
+for name, made in {
+    "in another order": graph("START draft load pay END"),
+    "side by side": graph("START draft pay END", "START load pay"),
+    "on one of two paths": graph(
+        "START load",
+        "draft pay END",
+        "verify pay",
+        branches={"load": (by_score, {"again": "draft", "done": "verify"})},
+    ),
+}.items():
+    clean(
+        f"a forbidden sequence of three {name}",
+        made,
+        HistoryPolicyChecker("no blind", [LOAD, GENERATE, TOOL_CALL], adjacent=False),
+    )
+bug(
     "a conditional edge into a forbidden sequence",
     ("denied-edge", "pay"),
     graph("START draft", "verify pay END", branches={"draft": (to_verify_or_pay, ["verify", "pay"])}),
