@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import dropwhile
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from pydantic import BaseModel
 
@@ -15,14 +16,15 @@ from arbiter.errors import ArbiterError
 from arbiter.history._items import History, HistoryItem
 from arbiter.instructions import Instruction
 from arbiter.memory._characters import Character
-from arbiter.memory._conversation import Shown, originals, speaker_of, window
+from arbiter.memory._commands import hastens
+from arbiter.memory._conversation import Shown, originals, speaker_of, text_of, window
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import Entities, Entity, resolve
 from arbiter.memory._notes import FactEvent
 from arbiter.memory._off_record import on_record
 from arbiter.memory._records import Claim, Fact, Ingested
 from arbiter.memory._telling import NO_MODEL, NO_STORE, cause_of
-from arbiter.memory._tombstones import Everything, Hidden, Tombstones
+from arbiter.memory._tombstones import Before, Everything, Hidden, Newest, Tombstones
 from arbiter.memory.answers import CallBudget, StructuredOutcome, structured_call
 from arbiter.memory.stores import MemoryStore
 from arbiter.models import ChatModel
@@ -141,6 +143,7 @@ class EvalContext:
     open_facts: ClassVar[Callable[[EvalContext], Facts]]
     """Set by `arbiter.memory.facts`, which builds on this module."""
     _hidden: Hidden | None = field(default=None, init=False, repr=False)
+    _passed: set[str] = field(default_factory=set[str], init=False, repr=False)
     _whole: EvalContext | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -217,6 +220,7 @@ class EvalContext:
                 found = await self.tombstones.read()
             if pending is not None:
                 found.pending[entity_id] = pending
+        found.forgotten |= self._passed
         return found
 
     async def _sweep(self, found: Hidden, at: datetime | None) -> bool:
@@ -224,15 +228,46 @@ class EvalContext:
         swept = found.swept.get(self.entity_id)
         if at is None or self.ended_at < at or (swept is not None and swept >= at):
             return False
-        ids = [
-            message.id
-            for message in (*self.trimmed, *originals(self.messages))
-            if message.id
-            and (self.quiet or self.message is None or message.id != self.message.id)
-            and self.speaker_of(message) == self.entity_id
-        ]
-        await self.tombstones.sweep(self.entity_id, ids, before=at)
+        ids = [str(part.id) for part in self._earlier() if self.speaker_of(part) == self.entity_id]
+        await self.tombstones.sweep(self.entity_id, ids[::-1], before=at)
         return True
+
+    async def pass_over(self, unread: Iterable[BaseMessage]) -> None:
+        """Hide those of these unread messages that a speaker said before its newest forgetting, in another thread:
+        they would teach again what was forgotten. A message that may ask to forget something stays."""
+        said = [message for message in unread if isinstance(message, HumanMessage) and message.id]
+        for speaker in dict.fromkeys(map(self.speaker_of, said)):
+            at = await Newest(self.needed_store(), self.agent_id, speaker).at()
+            if at is None:
+                continue
+            own = [message for message in said if self.speaker_of(message) == speaker]
+            until = await self._last_before(speaker, at)
+            if until is not None:
+                last = next((number for number, message in enumerate(own, 1) if message.id == until), 0)
+                own = own[:last]
+            self._passed |= {str(message.id) for message in own if not hastens(text_of(message))}
+        (await self.hidden()).forgotten |= self._passed
+
+    async def _last_before(self, speaker: str, at: datetime) -> str | None:
+        """The id of the last message of a speaker in this room from before its newest forgetting, "" if there is none;
+        None if all are, because the turn ended before."""
+        before = Before(self.needed_store(), self.agent_id, self.room_id)
+        noted, until = await before.read(speaker)
+        if noted is not None and noted >= at:
+            return until if noted == at else ""
+        if self.ended_at < at:
+            return None
+        until = next((str(part.id) for part in self._earlier() if self.speaker_of(part) == speaker), "")
+        await before.note(speaker, at, until)
+        return until
+
+    def _earlier(self) -> Iterator[BaseMessage]:
+        """The human messages with ids, newest first, without those that this turn has answered."""
+        said = [*self.trimmed, *originals(self.messages)][::-1]
+        if not self.quiet and self.message is not None:
+            answered = next((at for at, part in enumerate(said) if isinstance(part, HumanMessage)), 0)
+            said = [*dropwhile(lambda part: isinstance(part, HumanMessage), said[answered:])]
+        return (part for part in said if isinstance(part, HumanMessage) and part.id)
 
     @property
     def facts(self) -> Facts:

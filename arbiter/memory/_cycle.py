@@ -33,6 +33,7 @@ from arbiter.evaluation import EvaluatorGroup, FinishedRun, GroupOutcome, NodeEv
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, RunHistory
 from arbiter.memory._characters import Character
+from arbiter.memory._commands import hastens
 from arbiter.memory._context import EvalContext, NotAvailableError, UnusableAnswerError, silent
 from arbiter.memory._conversation import (
     Shown,
@@ -80,7 +81,6 @@ from arbiter.memory._turns import (
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._bin import empty_bins
-from arbiter.memory.facts._commands import hastens
 from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.facts._wishes import command_of
 from arbiter.memory.providers._provider import ProviderContext, query_of
@@ -296,7 +296,7 @@ class EvaluationCycle(EvaluatorGroup):
                 try:
                     ctx = await self._context_of(turn)
                     ctx.trimmed = self._of_their_users(self._quiet.trimmed(ctx, turn.given), turn.place)
-                    with at_work(turn.run.config):
+                    with at_work(turn.run.config, room_id):
                         await self._empty_bins(ctx)
                         await self._hide_answers(ctx)
                         await self._read_others_first(ctx)
@@ -530,7 +530,7 @@ class EvaluationCycle(EvaluatorGroup):
         errors: dict[str, str] = {}
         has_raised = False
         async with self._turn_of(ctx.room_id):
-            with at_work(ctx.config):
+            with at_work(ctx.config, ctx.room_id):
                 for evaluator in held.evaluators:
                     if evaluator not in self._members:  # it was removed meanwhile
                         continue

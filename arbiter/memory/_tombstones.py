@@ -23,6 +23,8 @@ _EVERYTHING = "everything"
 _PENDING = "pending"
 _SWEPT = "swept:"
 _BEGUN = "begun:"
+_NEWEST = "newest"
+_BEFORE = "before:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,13 @@ class _Since(Record):
 
     at: datetime
     entity_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Until(_Since):
+    """In one room, these are the messages up to that one."""
+
+    until: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +175,37 @@ class Everything(Records):
     async def _keep(self, key: str, record: Record | None) -> None:
         value = None if record is None else record.to_value()
         await self.store.aput_many([(self.space, key, value)])
+
+
+class Newest(Records):
+    """The time of an entity's newest forgetting, of whatever kind. What the entity has said before it, and what is
+    unread by then, teaches nothing any more."""
+
+    kind = "forgettings"
+
+    async def at(self) -> datetime | None:
+        return _since(await self.store.aget(self.space, _NEWEST))
+
+    async def note(self, at: datetime | None) -> None:
+        value = None if at is None else _Since(at=at, entity_id=self.scope).to_value()
+        await self.store.aput_many([(self.space, _NEWEST, value)])
+
+
+class Before(Records):
+    """Beside the cursors of a room, the last message that an entity has said there before its newest forgetting: a
+    message has no time of its own, so the first turn after the forgetting notes which ones are older."""
+
+    kind = "cursors"
+
+    async def read(self, entity_id: str) -> tuple[datetime | None, str]:
+        """The time of the forgetting, and the id of the message, "" if there is none."""
+        found = _Until.read(await self.store.aget(self.space, _BEFORE + entity_id))
+        return (None, "") if found is None else (found.at, found.until)
+
+    async def note(self, entity_id: str, at: datetime, until: str) -> None:
+        await self.store.aput(
+            self.space, _BEFORE + entity_id, _Until(at=at, entity_id=entity_id, until=until).to_value()
+        )
 
 
 def _since(value: Value | None) -> datetime | None:

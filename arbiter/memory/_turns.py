@@ -39,8 +39,9 @@ from arbiter.memory._records import short_id
 _INSERTED = "lc_source"
 """The key by which LangChain marks a message of its own: a summary of the conversation is no statement of the user."""
 
-AT_WORK = ContextVar("arbiter_memory_at_work", default=False)
-"""True in evaluators, which must not wait for a thread that is worked on: it may be their own."""
+AT_WORK = ContextVar("arbiter_memory_at_work", default="")
+"""In evaluators the room that they work on, which must not wait for a thread that is worked on: it may be their own.
+"""
 
 
 @contextmanager
@@ -55,10 +56,10 @@ def ambient(config: RunnableConfig | None) -> Generator[None]:
 
 
 @contextmanager
-def at_work(config: RunnableConfig | None) -> Generator[None]:
-    """The surroundings of evaluators that follow a node."""
+def at_work(config: RunnableConfig | None, room_id: str) -> Generator[None]:
+    """The surroundings of evaluators that follow a node in that room."""
     with ambient(config):
-        token = AT_WORK.set(True)
+        token = AT_WORK.set(room_id)
         try:
             yield
         finally:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
+from arbiter.memory._commands import hastens, plain_command
 from arbiter.memory.facts import off_the_record, on_record
-from arbiter.memory.facts._commands import hastens, plain_command
 from arbiter.memory.facts._normal import normal_form, same_sense
 
 # Normal forms -------------------------------------------------------------------------------------

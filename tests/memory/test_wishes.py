@@ -1331,7 +1331,8 @@ def test_what_is_forgotten_while_a_model_reads_is_not_learned_again_from_what_it
     named: bool, claim: str
 ) -> None:
     """By another process: it knows nothing of the call, and its tombstones are in another room."""
-    elsewhere = EvaluationCycle(store=(store := InMemoryStore())).memory
+    clock = Clock()
+    elsewhere = EvaluationCycle(store=(store := InMemoryStore()), clock=clock).memory
     forgotten: list[int] = []
 
     def again(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
@@ -1339,7 +1340,7 @@ def test_what_is_forgotten_while_a_model_reads_is_not_learned_again_from_what_it
         repeated = {"known_id": next(iter(known))} if named else {}
         return claims({"claim": claim, "type": "fact", **repeated}, CAT)(said, known)
 
-    talk = Talk({"As you know": again}, store=store)
+    talk = Talk({"As you know": again}, store=store, clock=clock)
     elsewhere.remember("ada", OSLO, source="m0", room_id="other")
     talk.say("As you know, I live in Oslo. I have a cat.")
     assert forgotten == [1]

@@ -9,7 +9,7 @@ from typing import Any
 
 from arbiter.memory._notes import Related, Traces
 from arbiter.memory._records import BELIEVED, Fact, Record, Records, readable
-from arbiter.memory._tombstones import Everything, Tombstones
+from arbiter.memory._tombstones import Everything, Newest, Tombstones
 from arbiter.memory.facts._adjudication import Pair, by_rule
 from arbiter.memory.facts._changes import CLOSED, ending, is_closed, outdated, says_alone
 from arbiter.memory.facts._normal import normal_form
@@ -23,7 +23,7 @@ from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 class Binned(Record):
     """One forgetting; claims that were first made after `at` were made since. `records` are (namespace, key, value),
     `messages` the ids that it has buried in each room; `everything_at` is the time of an earlier wish to forget
-    everything, which a later one replaced."""
+    everything, which a later one replaced, and `newest_before` that of the forgetting before."""
 
     id: str
     entity_id: str
@@ -33,6 +33,7 @@ class Binned(Record):
     messages: Mapping[str, Any] = field(default_factory=dict[str, Any])
     is_everything: bool = False
     everything_at: datetime | None = None
+    newest_before: datetime | None = None
 
 
 class Bin(Records):
@@ -88,6 +89,9 @@ class Bin(Records):
         if binned.is_everything:
             everything = Everything(self.store, self.agent_id, self.scope)
             await everything.note(binned.everything_at)
+        newest = Newest(self.store, self.agent_id, self.scope)
+        if await newest.at() == binned.at:
+            await newest.note(binned.newest_before)
         for room_id, ids in binned.messages.items():
             await Tombstones(self.store, self.agent_id, room_id).dig_up(ids)
         facts = 0

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from arbiter._contracts import TargetInstructions, TargetNodes
 from arbiter.errors import ParameterError
 from arbiter.memory._characters import checked_instructions
+from arbiter.memory._commands import hastens
 from arbiter.memory._context import EvalContext, UnusableAnswerError
 from arbiter.memory._conversation import originals, text_of, window
 from arbiter.memory._cursors import Cursors
@@ -31,7 +32,6 @@ from arbiter.memory._off_record import on_record
 from arbiter.memory._records import Claim, ClaimType, Fact, Ingested
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts._changes import Mention
-from arbiter.memory.facts._commands import hastens
 from arbiter.memory.facts._extraction import (
     ExtractedClaims,
     GivenName,
@@ -177,7 +177,9 @@ class FactEvaluator(CognitiveEvaluator):
     async def _unread(self, ctx: EvalContext, cursors: Cursors) -> list[BaseMessage]:
         """The unread messages; of a long conversation that was never read, the first and the last ones."""
         most = None if self.trigger == "modulo" else 2 * _at_once(ctx)
-        return await cursors.unprocessed(ctx.messages, most=most)
+        unread = await cursors.unprocessed(ctx.messages, most=most)
+        await ctx.pass_over(unread)
+        return unread
 
     async def _is_due(
         self,

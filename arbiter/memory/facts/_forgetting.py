@@ -17,7 +17,8 @@ from uuid import uuid4
 from arbiter.memory._entities import folded_text
 from arbiter.memory._notes import Related, Traces
 from arbiter.memory._records import KINDS, Fact, Relationship, Thought, readable
-from arbiter.memory._tombstones import Everything, Tombstones
+from arbiter.memory._tombstones import Before, Everything, Newest, Tombstones
+from arbiter.memory._turns import AT_WORK
 from arbiter.memory.facts._bin import Bin, Binned, empty_bins
 from arbiter.memory.facts._changes import OPEN, unlinked
 from arbiter.memory.facts._normal import FactIds
@@ -78,6 +79,8 @@ class Forgetting:
         self._traces = Traces(store, agent_id, entity_id)
         self._bin = Bin(store, agent_id, entity_id)
         self._id: str | None = None
+        self._before: datetime | None = None
+        """The time of the forgetting before."""
         self._known: dict[Namespace, dict[str, tuple[Value, Fact | None]]] = {}
         """The records as they were read last."""
 
@@ -87,6 +90,8 @@ class Forgetting:
         self.fields = dict.fromkeys(wanted.fields)
         if wanted.edited:
             self.rules = replace(self.rules, undo_within=None)
+        else:
+            await self._note_time()
         if wanted.everything is not None:
             await self._note_everything(wanted.everything, wanted.messages)
         rooms = {room_id: {*ids} for room_id, ids in wanted.messages.items()}
@@ -113,6 +118,18 @@ class Forgetting:
         forgotten = Forgotten(len(self.gone))
         forgotten.id = self._id
         return forgotten
+
+    async def _note_time(self) -> None:
+        """Have unread messages from before teach nothing, but for those of the room whose evaluators forget: they read
+        these together with the wish."""
+        newest = Newest(self.store, self.agent_id, self.entity_id)
+        self._before = await newest.at()
+        if self._before is None or self._before < self.wished_at:
+            if room_id := AT_WORK.get():
+                before = Before(self.store, self.agent_id, room_id)
+                _, until = await before.read(self.entity_id)
+                await before.note(self.entity_id, self.wished_at, until)
+            await newest.note(self.wished_at)
 
     async def _note_everything(self, at: datetime, rooms: Iterable[str]) -> None:
         everything = Everything(self.store, self.agent_id, self.entity_id)
@@ -343,6 +360,7 @@ class Forgetting:
             until=self.now + self.rules.undo_within,
             is_everything=is_everything,
             everything_at=before,
+            newest_before=self._before,
         )
         await self._bin.open(binned)
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
+from arbiter.memory._commands import hastens, plain_command
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import counts, originals, text_of
 from arbiter.memory._records import Claim, Fact
 from arbiter.memory._tombstones import Pending
 from arbiter.memory.facts._changes import OPEN
-from arbiter.memory.facts._commands import hastens, plain_command
 from arbiter.memory.facts._extraction import Remarks, Request, fact_of, label, meant
 from arbiter.memory.facts._forgetting import Forgetting, Forgotten, Wanted
 from arbiter.memory.facts._normal import caseless

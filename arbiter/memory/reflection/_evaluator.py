@@ -87,7 +87,9 @@ class ReflectionEvaluator(CognitiveEvaluator):
         cursors = ctx.cursors(self.name)
         if await cursors.waits():
             return False
-        return len(await cursors.unprocessed(ctx.messages, limit=interval + 1)) > interval
+        unread = await cursors.unprocessed(ctx.messages, limit=interval + 1)
+        await ctx.pass_over(unread)
+        return len(unread) > interval
 
     async def handle(self, ctx: EvalContext) -> HandlerOutcome:
         """Ask once about the last messages, store facts, relationships and thought, and then move the
@@ -131,6 +133,8 @@ class ReflectionEvaluator(CognitiveEvaluator):
 
     async def _window(self, ctx: EvalContext, cursors: Cursors) -> Stretch:
         messages = window(ctx.messages, ctx.conversation_length)
+        unread = await cursors.unprocessed(messages)
+        await ctx.pass_over(unread)
         shown = await ctx.shown(messages)
         speakers = tuple(dict.fromkeys(map(ctx.speaker_of, reversed(shown))))
         people = speakers[:KNOWN_PEOPLE]
@@ -140,7 +144,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
         return Stretch(
             messages=messages,
             shown=shown,
-            new_ids=frozenset(part.id for part in await cursors.unprocessed(messages)),
+            new_ids=frozenset(part.id for part in unread),
             entities=participants(
                 shown,
                 agent_id=ctx.agent_id,
