@@ -1063,6 +1063,49 @@ def test_a_restored_fact_does_not_hold_beside_the_one_that_was_said_in_its_place
     assert (oslo.claim, oslo.valid_to) == ("residence.city is Oslo", talk.clock.now)
 
 
+@pytest.mark.parametrize(("slot", "kind"), [("residence.city", None), ("Wohnort", "home")])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)], ids=str)
+def test_of_several_restored_homes_the_last_one_holds(
+    order: tuple[int, ...], slot: str, kind: str | None
+) -> None:
+    cities = ("Oslo", "Rome", "Bergen")
+    reads = {
+        f"in {city}": claims(
+            {"claim": f"home is {city}", "type": "status", "slot": slot, "value": city, "kind": kind}
+        )
+        for city in cities
+    }
+    talk = Talk(reads, fact_rules=WEEK)
+    gone: list[str | None] = []
+    for city in cities:
+        talk.say(f"I live in {city}").clock.pass_by(days=1)
+        gone.append(talk.memory.forget("ada", city).id)
+        talk.clock.pass_by(days=1)
+    for number in order:
+        assert talk.memory.undo("ada", id=gone[number]) == 1
+    assert [fact.claim for fact in talk.memory.facts("ada")] == ["home is Bergen"]
+    assert {fact.claim for fact in talk.memory.facts("ada", "superseded")} == {"home is Oslo", "home is Rome"}
+
+
+def test_a_home_that_was_known_beside_a_forgotten_one_holds_after_an_undo() -> None:
+    reads = {
+        f"in {city}": claims({"claim": f"home is {city}", "type": "status", "slot": "home", "value": city})
+        for city in ("Oslo", "Rome")
+    }
+    talk = Talk(reads, fact_rules=WEEK)
+    read = talk.model.answers[0]
+
+    def answer(prompt: str) -> Any:
+        both_hold = '{"relations": [{"pair": 1, "relation": "unrelated"}]}'
+        return both_hold if "Pair 1." in prompt else read(prompt)
+
+    talk.model.answers[:] = [answer]
+    talk.say("I live in Oslo").clock.pass_by(days=1)
+    talk.say("I live in Rome").clock.pass_by(days=1)
+    assert talk.memory.undo("ada", id=talk.memory.forget("ada", "Rome").id) == 1
+    assert len(talk.memory.facts("ada")) == 2
+
+
 @pytest.mark.parametrize(
     ("restored", "newer"),
     [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from arbiter.memory._notes import Related, Traces
@@ -105,9 +106,11 @@ class Bin(Records):
             if fact is not None and has_one_value(fact):
                 if (told := (ns, str(fact.slot))) not in since:
                     since[told] = await self._said_since(binned.at, *told)
-                fact = _overtaken(fact, since[told])
+                fact = replace(_overtaken(fact, since[told]), origin={**fact.origin, _GONE: _time(binned.at)})
                 value = {**value, **fact.to_value()}
             facts += await self._put_back(ns, key, value)
+            if fact is not None and _GONE in fact.origin:
+                await self._replace_restored(fact, ns)
             if fact is not None and fact.planned(now) and fact.state not in CLOSED:
                 await self._plan_again(fact, ns)
         await self._drop(binned)
@@ -132,6 +135,14 @@ class Bin(Records):
         found = readable(Fact, (entry.value for entry in entries))
         later = [fact for fact in found if fact.type == "status" and fact.first_seen_at > at]
         return [fact for fact in later if not is_closed(fact, fact.first_seen_at)]
+
+    async def _replace_restored(self, fact: Fact, ns: Namespace) -> None:
+        """Close the facts of the slot that are restored already, and that were forgotten when this one was said."""
+        for place in _beside(ns):
+            for entry in await self.store.alinked([place], "slot", [str(fact.slot)]):
+                if str(entry.value.get("origin", {}).get(_GONE, "~")) < _time(fact.first_seen_at):
+                    close = partial(Fact.altered, change=lambda known: _overtaken(known, [fact]))
+                    await self.store.aupdate(place, entry.key, close)
 
     async def _plan_again(self, plan: Fact, ns: Namespace) -> None:
         """Let the fact that a restored plan replaces end again when the plan begins."""
@@ -228,6 +239,12 @@ def _said(value: Value) -> tuple[object, str]:
 
 
 _HOURS = "hours"
+_GONE = "forgotten_at"
+"""The part of a restored fact's origin with the time at which it was forgotten."""
+
+
+def _time(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _all_hours(agent_id: str) -> Namespace:

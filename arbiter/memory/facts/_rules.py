@@ -153,9 +153,10 @@ _SINGLE = words_of("""
 
 
 def has_one_value(fact: Fact) -> bool:
-    """True for a slot that surely has one value at a time: a new home ends the old one, and a new pet no other."""
-    words = {*_WORD.findall((fact.slot or "").casefold())}
-    return bool(words) and words <= _SINGLE and fact.type != "opinion"
+    """True for a slot that surely has one value at a time, by its words or by the kind of a status: a new home ends
+    the old one, and a new pet no other."""
+    named = [{*_WORD.findall((text or "").casefold())} for text in (fact.slot, fact.kind)]
+    return bool(fact.slot) and fact.type != "opinion" and any(words and words <= _SINGLE for words in named)
 
 
 def expiry(fact: Fact, rules: FactRules) -> datetime | None:
