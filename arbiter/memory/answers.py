@@ -186,7 +186,15 @@ class Reader(Generic[T]):
             if len(items) == 1 and (self.item_field is None or self._has_items(items[0])):
                 return items[0]
             return items if self.item_field is None else {self.item_field: items}
-        return {self.item_field: [items]} if self._is_foreign(items) and self._is_item(items) else items
+        if self._is_foreign(items) and self._is_item(items):
+            return {self.item_field: [items]}
+        return self._without_spare(items) if isinstance(given, Mapping) else items
+
+    def _without_spare(self, given: Any) -> dict[str, Any]:
+        """The object without fields that say nothing under one name and something under another."""
+        told = [names for names in self.keys.values() if any(given.get(name) for name in names)]
+        spare = {name for names in told for name in names if not given.get(name)}
+        return {key: part for key, part in given.items() if key not in spare}
 
     def _may_be_one(self, candidate: Any) -> bool:
         """False for an object with no key of the schema: if the schema requires none, it would fit and be

@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatResult
 from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, MessagesState, StateGraph
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from arbiter.memory.answers import (
     TOLERANT,
@@ -53,6 +53,20 @@ class Parts(BaseModel):
 def asked(model: Any, schema: Any = Items, **options: Any) -> StructuredOutcome[Any]:
     options = {"item_field": "items"} if schema is Items and not options else options
     return asyncio.run(structured_call(model, schema, QUESTION, **options))
+
+
+class Renamed(BaseModel):
+    """A list that has two names."""
+
+    goals: Annotated[list[Item], Field(validation_alias=AliasChoices("goals", "updates"))]
+
+
+@pytest.mark.parametrize("nothing", [None, []], ids=str)
+@pytest.mark.parametrize("names", [("goals", "updates"), ("updates", "goals")], ids=str)
+def test_a_list_is_read_under_another_name_beside_an_empty_one(names: tuple[str, str], nothing: Any) -> None:
+    answer = json.dumps({names[0]: nothing, names[1]: [{"claim": "A"}]})
+    outcome = asked(Scripted(answers=[answer]), Renamed, item_field="goals")
+    assert outcome.value == Renamed.model_validate({"goals": [{"claim": "A"}]})
 
 
 # Finding JSON in a text

@@ -57,6 +57,8 @@ SHAPES: dict[str, Callable[[Answer], Any]] = {
     "after a thought": lambda a: f'<think>{{"claims": []}}?</think>{json.dumps(a)}',
     "as Python writes it": lambda a: repr({**a, "forget_everything": None}),
     "a list alone": lambda a: a["claims"],
+    "under another name beside null": lambda a: {**a, "claims": None, "facts": a["claims"]},
+    "under another name beside none": lambda a: {**a, "claims": [], "facts": a["claims"]},
     "a claim alone": lambda a: a["claims"][0],
     "a list around it": lambda a: [a],
     "a claim in place of a list": lambda a: {"claims": a["claims"][0]},
