@@ -762,6 +762,7 @@ def speaking(*providers: Provider, saver: Any = None) -> tuple[Any, Speaker, Arb
 
 HELLO = {"messages": [HumanMessage("Hi", id="h1")]}
 THREAD: Any = {"configurable": {"thread_id": "t"}}
+TOMBSTONES = repr(namespace("agent", "tombstones", "t"))
 
 
 @MODES
@@ -993,6 +994,28 @@ def test_a_provider_copies_no_message_that_it_does_not_read(mode: str) -> None:
     run(app, {"messages": counted(30)}, THREAD, mode=mode)
     assert "\n30\n" in body.heard[0][0]
     assert sorted(Counted.copies) == ["25", "26", "27", "28", "29"]
+
+
+@MODES
+def test_the_providers_of_a_node_read_the_tombstones_of_its_room_once(mode: str) -> None:
+    class Watched(InMemoryStore):
+        looks = 0
+
+        def batch(self, ops: Iterable[Op]) -> list[Any]:
+            listed = [*ops]
+            self.looks += sum(TOMBSTONES in repr(op) for op in listed)
+            return super().batch(listed)
+
+        async def abatch(self, ops: Iterable[Op]) -> list[Any]:
+            return self.batch(ops)
+
+    store = Watched()
+    app, _, arbiter_os = speaking(GoalsProvider(), TimeProvider(), ReflectionProvider(), TrustProvider())
+    arbiter_os.add_evaluation_cycle(EvaluationCycle(store=store))
+    run(app, HELLO, THREAD, mode=mode)
+    assert store.looks == 1
+    run(app, HELLO, THREAD, mode=mode)
+    assert store.looks == 2
 
 
 @MODES

@@ -74,6 +74,10 @@ class ProviderContext:
     fact_rules: Any = None
     known_ids: Callable[[], Awaitable[Mapping[str, str]]] | None = field(default=None, repr=False)
 
+    _on_record: list[ProviderContext] = field(
+        default_factory=list["ProviderContext"], init=False, repr=False, compare=False
+    )
+
     def __post_init__(self) -> None:
         # Whatever is given: providers, and the embedder of their searches, see no secret.
         if not isinstance(self.messages, Shown):
@@ -82,6 +86,25 @@ class ProviderContext:
                 object.__setattr__(self, "query", query_of(shown))
             object.__setattr__(self, "messages", shown)
         object.__setattr__(self, "query", redacted(self.query))
+
+    async def on_record(self) -> ProviderContext:
+        """This context without the messages that have a tombstone in its room, which are read once."""
+        if not self._on_record:
+            self._on_record.append(await self._without_tombstones())
+        return self._on_record[0]
+
+    async def _without_tombstones(self) -> ProviderContext:
+        if self.store is None or not self.messages:
+            return self
+        tombstones = Tombstones(self.store, self.agent_id, self.room_id)
+        hidden = (await tombstones.read()).ids
+        if hidden and self.known_ids is not None:
+            hidden |= {id for id, known in (await self.known_ids()).items() if known in hidden}
+        messages = without_hidden(originals(self.messages), hidden) if hidden else self.messages
+        if len(messages) == len(self.messages):
+            return self
+        shown = Shown(messages)
+        return replace(self, messages=shown, query=query_of(shown))
 
     def needed_store(self) -> MemoryStore:
         """The store. Raises `NotAvailableError` without one; a provider that lets it pass counts as empty,
@@ -238,25 +261,10 @@ def _is_calls(sent: Any) -> bool:
     return bool(isinstance(first, Mapping) and cast(Any, first).get("type") == "tool_call")
 
 
-async def _on_record(ctx: ProviderContext) -> ProviderContext:
-    """The context without the messages that have a tombstone in this room."""
-    if ctx.store is None or not ctx.messages:
-        return ctx
-    tombstones = Tombstones(ctx.store, ctx.agent_id, ctx.room_id)
-    hidden = (await tombstones.read()).ids
-    if hidden and ctx.known_ids is not None:
-        hidden |= {id for id, known in (await ctx.known_ids()).items() if known in hidden}
-    messages = without_hidden(originals(ctx.messages), hidden) if hidden else ctx.messages
-    if len(messages) == len(ctx.messages):
-        return ctx
-    shown = Shown(messages)
-    return replace(ctx, messages=shown, query=query_of(shown))
-
-
 async def _got(provider: Provider, ctx: ProviderContext) -> Any:
     """The answer of a provider to what may be shown to it."""
     try:
-        shown = await _on_record(ctx)
+        shown = await ctx.on_record()
     except Exception:
         # Without the tombstones no message may be used.
         shown = replace(ctx, messages=(), query="")
