@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
 
+from arbiter.memory import FactRules
 from tests.memory.dialogue_support import Chat, fact, status
 
 _SAID = re.compile(r"Message (\S+) of [^\n]*:\n\[quoted text begins\]\n(.*?)\n\[quoted text ends\]", re.S)
@@ -391,6 +393,50 @@ async def test_a_stranger_elsewhere_puts_no_mark_on_what_users_see_of_their_own(
     await chat.say("Ada lives in Bergen", user="bob", room="his")
     assert [line.endswith("Ada lives in Oslo") for line in await chat.notes("Where?", user="ada")] == [True]
     assert (await chat.fact("Ada lives in Oslo", "ada")).state == "disputed"
+
+
+# Undo ---------------------------------------------------------------------------------------------
+
+FLAT, QUARTER = "User lives in Oslo", "User lives in Grünerløkka, Oslo"
+
+
+@pytest.mark.parametrize("forgotten", ["Oslo", "Bergen", "Grünerløkka", "Rome"])
+@pytest.mark.parametrize(
+    ("user", "claims", "relation"),
+    [
+        ("user-1", [status(OSLO, kind="home"), status(BERGEN, kind="home")], "supersedes"),
+        ("user-1", [status(OSLO), status("User moves to Rome", valid_from="2027")], "supersedes"),
+        ("user-1", [FLAT, QUARTER], "refines"),
+        ("eva", [fact(f"Eva lives in {city}", subject="eva") for city in ("Oslo", "Rome")], "contradicts"),
+    ],
+    ids=["a change", "a plan", "a detail", "a dispute"],
+)
+async def test_undo_brings_back_what_facts_have_to_do_with_each_other(
+    user: str, claims: Sequence[Any], relation: str, forgotten: str
+) -> None:
+    hears = [(f"number {number}", says(claim)) for number, claim in enumerate(claims)]
+    chat = Talk(hears, relation, fact_rules=FactRules(undo_within=timedelta(days=1)))
+    await chat.cycle.memory.aregister_entity("eva", "Eva")
+    for number in range(len(claims)):
+        await chat.say(f"number {number}", user="user-1" if user == "user-1" else f"user-{number}")
+        chat.pass_by(minutes=1)
+    before = {fact.claim: fact for fact in await chat.facts(user)}
+    gone = await chat.cycle.memory.aforget(user, forgotten)
+    assert await chat.cycle.memory.aundo(user) == gone
+    assert {fact.claim: fact for fact in await chat.facts(user)} == before
+
+
+async def test_an_edit_takes_a_move_back_after_an_undo() -> None:
+    hears = [("in Oslo", says(status(OSLO, kind="home"))), ("Bergen", says(status(BERGEN, kind="home")))]
+    chat = Talk(hears, "supersedes", fact_rules=FactRules(undo_within=timedelta(days=1)))
+    await chat.say("I live in Oslo", id="m1")
+    chat.pass_by(minutes=1)
+    await chat.say("I moved to Bergen", id="m2")
+    await chat.cycle.memory.aforget("user-1", "Bergen")
+    await chat.cycle.memory.aundo("user-1")
+    chat.pass_by(minutes=1)
+    await chat.say(HumanMessage("I moved, no idea where", id="m2"))
+    assert await chat.known() == [OSLO]
 
 
 # Without a checkpointer ---------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from arbiter.memory._notes import Related, Traces
 from arbiter.memory._records import BELIEVED, Fact, Record, Records, readable
 from arbiter.memory._tombstones import Everything, Newest, Tombstones
 from arbiter.memory.facts._adjudication import Pair, by_rule
-from arbiter.memory.facts._changes import CLOSED, ending, is_closed, outdated, says_alone
+from arbiter.memory.facts._changes import CLOSED, ending, is_closed, outdated, relinked, says_alone
 from arbiter.memory.facts._normal import normal_form
 from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.facts._profiles import put_back
@@ -98,9 +98,13 @@ class Bin(Records):
         facts = 0
         since: dict[tuple[Namespace, str], list[Fact]] = {}
         again = await self._learned_again(binned)
+        back: dict[str, Fact] = {}
+        links: list[tuple[Namespace, str, Mapping[str, Any]]] = []
         for record in binned.records:
             ns, key, value = tuple(record["namespace"]), record["key"], record["value"]
-            if (ns, key) in again:
+            if "links" in value:
+                links.append((ns, key, value["links"]))
+            if (ns, key) in again or "links" in value:
                 continue
             fact = Fact.read(value) if "claim" in value else None
             if fact is not None and has_one_value(fact):
@@ -111,8 +115,13 @@ class Bin(Records):
             facts += await self._put_back(ns, key, value)
             if fact is not None and _GONE in fact.origin:
                 await self._replace_restored(fact, ns)
+            if fact is not None:
+                back[key] = fact
             if fact is not None and fact.planned(now) and fact.state not in CLOSED:
                 await self._plan_again(fact, ns)
+        for ns, key, before in links:
+            change = partial(relinked, links=before, back=back)
+            await self.store.aupdate(ns, key, partial(Fact.altered, change=change))
         await self._drop(binned)
         return facts
 

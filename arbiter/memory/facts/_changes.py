@@ -3,11 +3,12 @@ twice changes nothing more."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
-from arbiter.memory._records import Claim, Fact, Visibility, latest
+from arbiter.memory._records import Claim, Fact, Visibility, latest, time_of
 from arbiter.memory.facts._rules import VISIBILITIES, FactRules, after_contradiction, after_mention, expiry
 
 OPEN = ("active", "disputed")
@@ -19,6 +20,8 @@ _MOST_SOURCES = 500
 _MOST_SPEAKERS = 64
 """Speakers of a fact that are kept, the latest: everybody may say the same about the agent."""
 _MOST_TURNS = 16
+_SINGLE = ("supersedes", "superseded_by", "refines")
+_LINKS = (*_SINGLE, "contradicts", "valid_to")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +199,22 @@ def unlinked(fact: Fact, gone: Collection[str], *, reopen: bool = False) -> Fact
         state="active" if lonely or was_closed else fact.state,
     )
     return fact if changed == fact else changed
+
+
+def links_of(fact: Fact) -> Mapping[str, Any]:
+    """All that `unlinked` may take from a fact, for a store."""
+    return {name: part for name, part in fact.to_value().items() if name in _LINKS}
+
+
+def relinked(fact: Fact, links: Mapping[str, Any], back: Mapping[str, Fact]) -> Fact:
+    """The fact with its `links` to those that are `back`, as far as nothing has taken their place since."""
+    again = {name: links[name] for name in _SINGLE if getattr(fact, name) is None and links[name] in back}
+    if "superseded_by" in again and fact.valid_to is None and links["valid_to"]:
+        again["valid_to"] = time_of(links["valid_to"])
+    rivals = [id for id in links["contradicts"] if id in back and back[id].state == "disputed"]
+    if rivals and fact.state == "active":
+        again["state"] = "disputed"
+    return replace(fact, contradicts=_with(fact.contradicts, rivals), **again)
 
 
 def _with(known: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from arbiter.memory._records import KINDS, Fact, Relationship, Thought, readable
 from arbiter.memory._tombstones import Before, Everything, Newest, Tombstones
 from arbiter.memory._turns import AT_WORK
 from arbiter.memory.facts._bin import Bin, Binned, empty_bins
-from arbiter.memory.facts._changes import OPEN, unlinked
+from arbiter.memory.facts._changes import OPEN, links_of, unlinked
 from arbiter.memory.facts._normal import FactIds
 from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.facts._profiles import Profiles, StoredField, left_of, listed_as
@@ -168,6 +168,7 @@ class Forgetting:
             # As the last look has read them: it found nothing left to delete.
             for _, fact in self._known.get(ns, {}).values():
                 if fact is not None and unlinked(fact, gone) is not fact:
+                    await self._into_bin([(ns, fact.id, {"links": links_of(fact)})], {})
                     free = partial(unlinked, gone=gone, reopen=reopen)
                     await self.store.aupdate(ns, fact.id, partial(Fact.altered, change=free))
 
