@@ -166,6 +166,14 @@ HASTENING = (
     *("gleym", "eyddu", "unusta", "kustuta", "aizmirst", "izdzēs", "pamirš", "ištrin"),
     # ml, kn, gu, pa, sq, ka, hy, kk
     *("മറക്ക", "ಮರೆತ", "ભૂલી", "ਭੁੱਲ", "harro", "დაივიწყ", "մոռաց", "ұмыт"),
+    # In Latin letters, and as people type: hi, ru, ja, en
+    *("bhool", "bhul ja", " hata do", " mita do", "yaad mat", "mat yaad", "zabud", "wasurete"),
+    *("4get", "4got", "forgt", "frgt", "fgt "),
+    # Not to remember or to keep: de, es, fr, it, pt, id, hi, ar, zh, ja, ko
+    *("nicht speicher", "nicht merken", "nicht aufschreib", "no guardes", "no recuerdes", "ne garde", "ne stocke"),
+    *("ne retien", "non salvare", "non ricordare", "não guarde", "não salve", "jangan simpan", "jangan ingat"),
+    *("याद मत", "मत याद", "لا تتذكر", "لا تحفظ", "لا تحتفظ", "不要记", "别记", "不要記", "別記"),
+    *("覚えないで", "記憶しないで", "기억하지", "기억 하지", "저장하지"),
     # zh, ja, ko
     *("忘", "删", "刪", "清除", "抹掉", "消し", "消去", "削除", "わすれ", "잊", "삭제", "지워"),
 )  # fmt: skip

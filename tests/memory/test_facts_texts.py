@@ -251,6 +251,15 @@ def test_only_a_whole_message_is_a_command(text: str, expected: str | None) -> N
         "住所はわすれて",
         "ഞാൻ താമസിക്കുന്നത് മറക്കുക",
         "დაივიწყე ჩემი მისამართი",
+        "yaar mera address bhool jao na 🙏",
+        "mera number hata do",
+        "4get my address pls",
+        "Bitte nicht speichern, dass ich umziehe",
+        "Ne garde pas cette adresse",
+        "别记我的地址",
+        "住所は覚えないで",
+        "لا تحتفظ بعنواني",
+        "मेरा पता याद मत रखना",
     ],
 )
 def test_words_of_many_languages_hasten_the_extraction(text: str) -> None:
