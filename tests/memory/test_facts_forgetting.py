@@ -57,6 +57,14 @@ async def test_a_query_finds_a_turkish_i_in_any_case(query: str) -> None:
     assert await room.learned.forget(room.user, query) == 1
 
 
+@pytest.mark.parametrize("query", ["ada's dog", "ADA\u2019S DOG"])
+@pytest.mark.parametrize("text", ["Ada's dog is Rex", "Ada\u2019s dog is Rex"])
+async def test_a_query_finds_an_apostrophe_of_either_form(query: str, text: str) -> None:
+    room = Room()
+    await room.hears("a", claim(text))
+    assert await room.learned.forget(room.user, query) == 1
+
+
 async def test_a_query_searches_all_fields_of_a_fact() -> None:
     room = Room()
     await room.hears(

@@ -10,12 +10,12 @@ from typing import Any
 
 from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.memory._context import EvalContext
-from arbiter.memory._entities import folded_text
 from arbiter.memory._records import BELIEVED, KINDS, Claim, Fact, Ingested, checked_time, readable
 from arbiter.memory.facts._bin import Bin, empty_bins
 from arbiter.memory.facts._changes import OPEN, as_of_now, may_be_used, put_away
 from arbiter.memory.facts._forgetting import Forgetting, Forgotten, Wanted, told_about_others
 from arbiter.memory.facts._ingest import Ingestion
+from arbiter.memory.facts._normal import sought
 from arbiter.memory.facts._own_names import Introduction
 from arbiter.memory.facts._profiles import Profiles
 from arbiter.memory.facts._rules import FactRules, weight
@@ -209,16 +209,16 @@ class FactStore:
         for a query together with an id."""
         if query is not None and id is not None:
             raise ParameterError("forget", "id", "expected a query or an id, got both. Call it twice.")
-        if query is not None and not folded_text(query):
+        if query is not None and not sought(query):
             raise ParameterError(
                 "forget", "query", f"expected a text, got {query!r:.80}. Leave it out for all."
             )
         if id is not None:
             wanted = Wanted(fact=lambda fact: fact.id == id)
         elif query is not None:
-            part = folded_text(query)
+            part = sought(query)
             wanted = Wanted(
-                fact=lambda fact: any(part in folded_text(text) for text in _texts(fact, entity_id)),
+                fact=lambda fact: any(part in sought(text) for text in _texts(fact, entity_id)),
                 text=lambda folded: part in folded,
             )
         else:

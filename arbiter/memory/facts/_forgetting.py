@@ -14,14 +14,13 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from arbiter.memory._entities import folded_text
 from arbiter.memory._notes import Related, Traces
 from arbiter.memory._records import KINDS, Fact, Relationship, Thought, readable
 from arbiter.memory._tombstones import Before, Everything, Newest, Tombstones
 from arbiter.memory._turns import AT_WORK
 from arbiter.memory.facts._bin import Bin, Binned, empty_bins
 from arbiter.memory.facts._changes import OPEN, links_of, unlinked
-from arbiter.memory.facts._normal import FactIds
+from arbiter.memory.facts._normal import FactIds, sought
 from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.facts._profiles import Profiles, StoredField, left_of, listed_as
 from arbiter.memory.facts._rules import FactRules
@@ -43,7 +42,7 @@ class Forgotten(int):
 class Wanted:
     """The selection to forget.
 
-    `fact` selects facts, `text` what else mentions them, by its `folded_text`: thoughts, tags and metadata of
+    `fact` selects facts, `text` what else mentions them, by its form in `sought`: thoughts, tags and metadata of
     relationships. `fields` are those of profiles, as "UserProfile.city".
     `messages` are buried, by room, and `asked` are messages whose thoughts go. With `told`, facts that the
     entity alone has told about others are looked at too. `everything` is the time of a wish to forget all:
@@ -302,14 +301,14 @@ class Forgetting:
     def _mentions(self, wanted: Wanted) -> Callable[[str], bool]:
         """A test for texts that mention what was forgotten. The words are compared now and kept nowhere."""
         parts = {
-            folded_text(part)
+            sought(part)
             for fact in self.gone.values()
             for part in (fact.claim, fact.value or "")
             if len(part.strip()) >= _SHORTEST
         }
 
         def mentions(text: str) -> bool:
-            here = folded_text(text)
+            here = sought(text)
             return wanted.text(here) or any(part in here for part in parts)
 
         return mentions

@@ -7,6 +7,7 @@ import json
 import re
 
 from arbiter._values.normal import anycase, normalized, with_plain_digits
+from arbiter.memory._entities import folded_text
 from arbiter.memory._notes import KEYS, key_in
 from arbiter.memory._records import Records
 from arbiter.redaction._texts import bare
@@ -22,6 +23,11 @@ def normal_form(claim: str) -> str:
     and "1 5", or "API_KEY" and "api_key".
     """
     return " ".join(normalized("NFKC", claim).split()).removesuffix(".").rstrip()
+
+
+def sought(text: str) -> str:
+    """A text in the form in which it is looked for in others."""
+    return folded_text(text).replace("\u2019", "'")
 
 
 def caseless(text: str) -> str:

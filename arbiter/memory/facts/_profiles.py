@@ -18,11 +18,11 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WrapValidator, create_model
 
 from arbiter.errors import ParameterError
-from arbiter.memory._entities import folded_text
 from arbiter.memory._records import Claim, Fact, Records, Visibility, time_of, with_short_ids
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._extraction import Texts
+from arbiter.memory.facts._normal import sought
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.facts._rules import VISIBILITIES, FactRules
 from arbiter.memory.stores import MemoryStore, Value
@@ -289,7 +289,7 @@ def left_of(
     told = not {*messages}.isdisjoint(field["source_message_ids"])
 
     def is_forgotten(value: Any) -> bool:
-        if unwanted(folded_text(f"{name}: {_text(value)}")) or any(_states(value, fact) for fact in gone):
+        if unwanted(sought(f"{name}: {_text(value)}")) or any(_states(value, fact) for fact in gone):
             return True
         return told and not any(_states(value, fact) for fact in kept)
 
