@@ -178,8 +178,8 @@ class Everything(Records):
 
 
 class Newest(Records):
-    """The time of an entity's newest forgetting, of whatever kind. What the entity has said before it, and what is
-    unread by then, teaches nothing any more."""
+    """The time of an entity's newest forgetting, of whatever kind. The messages of the entity from before that are
+    unread by then teach nothing any more."""
 
     kind = "forgettings"
 

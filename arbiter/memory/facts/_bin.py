@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from arbiter.memory._notes import Related, Traces
-from arbiter.memory._records import BELIEVED, Fact, Record, Records, readable
+from arbiter.memory._records import BELIEVED, KINDS, Fact, Record, Records, readable
 from arbiter.memory._tombstones import Everything, Newest, Tombstones
 from arbiter.memory.facts._adjudication import Pair, by_rule
 from arbiter.memory.facts._changes import CLOSED, ending, is_closed, outdated, relinked, says_alone
@@ -96,7 +96,7 @@ class Bin(Records):
         for room_id, ids in binned.messages.items():
             await Tombstones(self.store, self.agent_id, room_id).dig_up(ids)
         facts = 0
-        since: dict[tuple[Namespace, str], list[Fact]] = {}
+        held: dict[tuple[Namespace, str], list[Fact]] = {}
         again = await self._learned_again(binned)
         back: dict[str, Fact] = {}
         links: list[tuple[Namespace, str, Mapping[str, Any]]] = []
@@ -108,13 +108,14 @@ class Bin(Records):
                 continue
             fact = Fact.read(value) if "claim" in value else None
             if fact is not None and has_one_value(fact):
-                if (told := (ns, str(fact.slot))) not in since:
-                    since[told] = await self._said_since(binned.at, *told)
-                fact = replace(_overtaken(fact, since[told]), origin={**fact.origin, _GONE: _time(binned.at)})
+                if (slot := (ns, str(fact.slot))) not in held:
+                    held[slot] = await self._in_slot(*slot)
+                fact = _overtaken(fact, _said_since(binned.at, held[slot]))
+                fact = replace(fact, origin={**fact.origin, _GONE: _time(binned.at)})
                 value = {**value, **fact.to_value()}
             facts += await self._put_back(ns, key, value)
             if fact is not None and _GONE in fact.origin:
-                await self._replace_restored(fact, ns)
+                await self._replace_restored(fact, held.get((ns, str(fact.slot)), ()), ns)
             if fact is not None:
                 back[key] = fact
             if fact is not None and fact.planned(now) and fact.state not in CLOSED:
@@ -137,21 +138,16 @@ class Bin(Records):
             found |= {(ns, str(value["id"])) for value in values if _said(value) in known}
         return found
 
-    async def _said_since(self, at: datetime, ns: Namespace, slot: str) -> list[Fact]:
-        """The facts of the slot that were said since then. "I lived in Rome until 2019" is none of them, and only a
-        status keeps its end."""
+    async def _in_slot(self, ns: Namespace, slot: str) -> list[Fact]:
         entries = await self.store.alinked(_beside(ns), "slot", [slot])
-        found = readable(Fact, (entry.value for entry in entries))
-        later = [fact for fact in found if fact.type == "status" and fact.first_seen_at > at]
-        return [fact for fact in later if not is_closed(fact, fact.first_seen_at)]
+        return readable(Fact, (entry.value for entry in entries))
 
-    async def _replace_restored(self, fact: Fact, ns: Namespace) -> None:
+    async def _replace_restored(self, fact: Fact, held: Iterable[Fact], ns: Namespace) -> None:
         """Close the facts of the slot that are restored already, and that were forgotten when this one was said."""
-        for place in _beside(ns):
-            for entry in await self.store.alinked([place], "slot", [str(fact.slot)]):
-                if str(entry.value.get("origin", {}).get(_GONE, "~")) < _time(fact.first_seen_at):
-                    close = partial(Fact.altered, change=lambda known: _overtaken(known, [fact]))
-                    await self.store.aupdate(place, entry.key, close)
+        close = partial(Fact.altered, change=lambda known: _overtaken(known, [fact]))
+        for old in held:
+            if str(old.origin.get(_GONE, "~")) < _time(fact.first_seen_at):
+                await self.store.aupdate((*ns[:2], KINDS[old.type], *ns[3:]), old.id, close)
 
     async def _plan_again(self, plan: Fact, ns: Namespace) -> None:
         """Let the fact that a restored plan replaces end again when the plan begins."""
@@ -220,6 +216,13 @@ async def empty_bins(store: MemoryStore, agent_id: str, now: datetime) -> None:
 def _beside(ns: Namespace) -> list[Namespace]:
     """The namespaces of what is believed of the same entity. A namespace has its id in another form."""
     return [(*ns[:2], kind, *ns[3:]) for kind in BELIEVED]
+
+
+def _said_since(at: datetime, held: Iterable[Fact]) -> list[Fact]:
+    """The facts that were said since then. "I lived in Rome until 2019" is none of them, and only a status keeps its
+    end."""
+    later = [fact for fact in held if fact.type == "status" and fact.first_seen_at > at]
+    return [fact for fact in later if not is_closed(fact, fact.first_seen_at)]
 
 
 def _overtaken(fact: Fact, since: Iterable[Fact]) -> Fact:

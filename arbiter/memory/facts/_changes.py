@@ -202,7 +202,7 @@ def unlinked(fact: Fact, gone: Collection[str], *, reopen: bool = False) -> Fact
 
 
 def links_of(fact: Fact) -> Mapping[str, Any]:
-    """All that `unlinked` may take from a fact, for a store."""
+    """The parts of a fact that `unlinked` may change, for a store."""
     return {name: part for name, part in fact.to_value().items() if name in _LINKS}
 
 
