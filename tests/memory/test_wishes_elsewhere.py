@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
+from pydantic import BaseModel
 
 from arbiter.memory import FactEvaluator, FactRules, ReflectionEvaluator
 from tests.memory.memory_support import Clock
@@ -187,3 +189,44 @@ def test_the_room_of_a_wish_is_read_as_before() -> None:
         "called Pixel" in talk.model.prompt(call) and "The new messages:" not in talk.model.prompt(call)
         for call in range(talk.model.calls)
     )
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_turns_after_a_forgetting_that_stay_unread_are_learned_later(restarts: bool) -> None:
+    """Also if another process reads them: the first turn has noted which messages are older."""
+    here, there = two()
+    there.cycle.conversation_length = 32
+    for text in ("I live in Oslo", "Hello"):
+        there.say(text, room="b")
+    later(here)
+    here.memory.forget("ada", "Oslo")
+    for text in ("My cat is called Pixel", "I have a dog"):
+        later(here)
+        there.say(text, room="b")
+    if restarts:
+        state = there.app.get_state({"configurable": {"thread_id": "b"}})
+        here.memory.process("b", user_id="ada", messages=state.values["messages"])
+    else:
+        assert there.arbiter_os.drain(10)
+    assert here.known() == [CAT, DOG]
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_a_profile_is_not_filled_from_before_a_forgetting(after: bool) -> None:
+    class Home(BaseModel):
+        city: str | None = None
+
+    said: dict[str, Any] = {"claims": [], "profiles": {"Home": {"city": "Oslo"}}}
+    here, there = two(evaluators=[FactEvaluator(schemas=[Home])])
+
+    def answer(prompt: str) -> str:
+        return json.dumps(said if "> I live in Oslo" in prompt else {"claims": []})
+
+    there.model.answers[:] = [answer]
+    there.say("I live in Oslo", room="b")
+    later(here)
+    here.memory.forget("ada", "Oslo")
+    later(here)
+    there.say("I live in Oslo" if after else "Hello", room="b")
+    assert there.arbiter_os.drain(10)
+    assert here.memory.profile("ada", Home).city == ("Oslo" if after else None)
