@@ -106,14 +106,15 @@ def _uuid_of_now() -> str:
 
 
 def info_of(
-    settings: Settings, execution: Execution, conf: Mapping[str, Any], run: Run, parent: NodeRun | None
+    channel: FactsChannel, execution: Execution, conf: Mapping[str, Any], run: Run, parent: NodeRun | None
 ) -> ExecutionInfo:
     """The execution that a node run belongs to: the outermost one."""
     info = parent.record.execution if parent is not None else None
     if info is None:
         info = execution.info
     if info is None:  # it began before anybody listened
-        info = execution.info = _made(settings, "", conf)
+        name = channel.origin.graph.get_name() if parent is None else ""
+        info = execution.info = _made(channel.core.settings, name, conf)
     if not info.run_id:
         info.run_id = run.uuid
     return info

@@ -274,7 +274,7 @@ class NodeAttempt(NodeRun):
                     channel.ran = done
             self.may_have_asked = self._may_have_asked()
         if settings.listeners:
-            info = info_of(settings, execution, conf, run, parent)
+            info = info_of(channel, execution, conf, run, parent)
             execution.info = info
             if execution.unknown or execution.pending:
                 tell_unknown(channel, past, info)

@@ -66,6 +66,19 @@ def test_a_run_for_an_empty_user_is_intact(tmp_path: Path, users: Sequence[str])
         assert ledger.verify()
 
 
+def test_a_run_that_began_before_the_ledger_listened_is_intact(tmp_path: Path) -> None:
+    """Its thread has the name of the graph, as its entries do."""
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
+    chunks = app.stream({}, stream_mode="updates")
+    next(chunks)
+    with Ledger(tmp_path / "l.db") as ledger:
+        arbiter_os.add_listener(ledger.listener)
+        assert len(list(chunks)) == 1
+        assert ledger.flush(20)
+        assert ledger.verify().findings == []
+
+
 @pytest.mark.lengthy
 def test_the_verification_of_one_thread_reads_the_scores_of_no_other(tmp_path: Path) -> None:
     """Nor does that of all hold more scores than those of a page."""
