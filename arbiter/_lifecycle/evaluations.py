@@ -608,7 +608,7 @@ class Evaluations(Lazy):
     def errors(self) -> Mapping[str, str]:
         self.resolve_all()
         return MappingProxyType(
-            {name: problem for _, (name, _, problem, _) in self._ends() if problem is not None}
+            {name: problem for _, name, _, problem, _ in self._ends() if problem is not None}
         )
 
     def version_of(self, name: str) -> str:
@@ -629,35 +629,38 @@ class Evaluations(Lazy):
     def ended(self) -> Mapping[str, Outcome]:
         """The outcome of each evaluation. Waits for all of them."""
         self.resolve_all()
-        return MappingProxyType({name: outcome for _, (name, _, _, outcome) in self._ends()})
+        return MappingProxyType({name: outcome for _, name, _, _, outcome in self._ends()})
 
     def judgements(self) -> list[Judgement]:
         """The evaluations that are done so far. Waits for nothing."""
-        return [Judgement(*end, queue.version) for queue, end in self._ends()]
+        return [
+            Judgement(name, result, problem, outcome, queue.version)
+            for queue, name, result, problem, outcome in self._ends()
+        ]
 
     def _ends(
         self,
-    ) -> Iterator[tuple[EvaluatorQueue, tuple[str, EvaluationResult | None, str | None, Outcome]]]:
+    ) -> Iterator[tuple[EvaluatorQueue, str, EvaluationResult | None, str | None, Outcome]]:
         """The judgements without their versions, which may have to be read from source."""
         for queue, found in zip(self.queues, self.found, strict=True):
             if isinstance(found, EvaluationResult):
-                yield queue, (queue.name, found, None, found.outcome)
+                yield queue, queue.name, found, None, found.outcome
             elif isinstance(found, _Parts):
                 for name, result in found.results.items():
-                    yield queue, (name, result, None, result.outcome)
+                    yield queue, name, result, None, result.outcome
                 for name, problem in found.errors.items():
-                    yield queue, (name, None, problem, "error")
+                    yield queue, name, None, problem, "error"
             elif isinstance(found, _Failure):
-                yield queue, (queue.name, None, found.message, found.outcome)
+                yield queue, queue.name, None, found.message, found.outcome
             elif found is not None:
-                yield queue, (queue.name, None, None, "not_applicable")
+                yield queue, queue.name, None, None, "not_applicable"
 
     @property
     def outcomes(self) -> Mapping[str, EvaluationResult | None]:
         """The results so far; None for an evaluator that failed."""
         return {
             name: result
-            for _, (name, result, problem, _) in self._ends()
+            for _, name, result, problem, _ in self._ends()
             if result is not None or problem is not None
         }
 
