@@ -11,6 +11,7 @@ from arbiter._conditions import Condition
 from arbiter._conditions.answers import never_boolean
 from arbiter._contracts import Contract
 from arbiter._values.spelling import misspelt
+from arbiter._values.states import ROOT
 from arbiter.checkers import RequireBefore, ToolsChecker
 from arbiter.errors import closest, nearest
 from arbiter.instructions import known_instructions
@@ -99,7 +100,12 @@ def _keys(rule: Contract) -> Iterator[tuple[str, str, Literal["reads", "writes"]
 def _input_field(
     rule: Contract, condition: Condition, shown: str, field: str, nodes: _Placed
 ) -> Iterator[Finding]:
-    lacking = [(level, node) for level, node in nodes if node.reads is not None and field not in node.reads]
+    lacking = [
+        (level, node)
+        for level, node in nodes
+        # What a branch sends may have no fields, as the tool calls of `create_agent`.
+        if node.reads is not None and field not in node.reads and not (field == ROOT and level.sends)
+    ]
     if not lacking:
         return
     fields = sorted({name for _, node in lacking for name in node.reads or ()})

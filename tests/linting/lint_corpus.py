@@ -1094,6 +1094,11 @@ bug(
     ConditionChecker("payload", "input.item == 'x'", target_nodes=["work"]),
     severity="warning",
 )
+clean(
+    "a value without fields that a branch may send",
+    graph("START draft", "work END", branches={"draft": (fan_out, ["work"])}),
+    ConditionChecker("calls", 'input["__root__"].exists(c, c.name == "pay")', target_nodes=["work"]),
+)
 bug(
     "a misspelt field of an output",
     ("unknown-field", "draft"),
