@@ -11,19 +11,21 @@ from arbiter.errors import ConfigurationError
 
 def erase_records(where: str, thread: str | None, subject: str | None, reason: str, graph: str | None) -> int:
     """Erase a thread, or all threads of a subject, and print what is left elsewhere."""
-    from arbiter.ledger._erasing import CHECKPOINTS
+    from arbiter.ledger._erasing import CHECKPOINTS, has_checkpoints
 
     screen = Screen("table")
     if (thread is None) == (subject is None):
         raise ConfigurationError("give either --thread or --subject.")
     checkpointer = None if graph is None else _checkpointer(graph)
+    has_some = has_checkpoints(checkpointer, thread)
     with opened(where, sign=True) as ledger, known_names():
         erased = ledger.erase(thread_id=thread, subject=subject, reason=reason, checkpointer=checkpointer)
-    if not erased.threads and checkpointer is not None and thread is not None:
+    if not erased.threads and has_some:
         screen.say(f"nothing to erase in the ledger. The checkpoints of {graph} for {thread!r} were deleted.")
         return 0
     if not erased.threads:
-        screen.say(f"nothing to erase: {thread} has been erased before.")
+        none = f" {graph} has no checkpoints of that name; those of the thread have its id." if checkpointer else ""
+        screen.say(f"nothing to erase: {thread} has been erased before.{none}")
         return 0
     screen.say(
         f"erased: the contents of {number_of(erased.contents, 'entry', 'entries')} and the names of "

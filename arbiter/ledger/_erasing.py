@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -37,6 +38,15 @@ class Erasure:
     contents: int
     thread_ids: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
+
+
+def has_checkpoints(checkpointer: Any, thread_id: str | None) -> bool:
+    """False also for a checkpointer that only async code can ask."""
+    if checkpointer is None or thread_id is None:
+        return False
+    with suppress(Exception):
+        return checkpointer.get_tuple({"configurable": {"thread_id": thread_id}}) is not None
+    return False
 
 
 def erase(store: Store, which: str, values: tuple[str, ...], reason: str, at: int) -> Erasure:

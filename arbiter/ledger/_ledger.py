@@ -10,7 +10,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -58,7 +57,7 @@ from arbiter.ledger._database import (
     report_outages,
 )
 from arbiter.ledger._entries import Event, storable
-from arbiter.ledger._erasing import CHECKPOINTS, Erasure, erase, prune
+from arbiter.ledger._erasing import CHECKPOINTS, Erasure, erase, has_checkpoints, prune
 from arbiter.ledger._exporting import LedgerRecords
 from arbiter.ledger._keeping import Options, shortest
 from arbiter.ledger._outbox import ReceiverState, receiver_states
@@ -507,7 +506,7 @@ class Ledger:
                 f"nothing was erased: {self._writer.queued} events still wait to be written, and would come back. "
                 f"The last error: {self._writer.last_error or 'none'}. Erase again when ledger.flush() is True."
             )
-        is_known = thread_id is not None and _has_thread(checkpointer, thread_id)
+        is_known = has_checkpoints(checkpointer, thread_id)
         condition = self._erased(thread_id, subject, is_known=is_known)
         kept: list[str] = []
         done: list[str] = []
@@ -865,15 +864,6 @@ def _one_of(name: str, value: object, known: Sequence[str]) -> None:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
-
-
-def _has_thread(checkpointer: Any, thread_id: str) -> bool:
-    """False also for a checkpointer that only async code can ask."""
-    if checkpointer is None:
-        return False
-    with suppress(Exception):
-        return checkpointer.get_tuple({"configurable": {"thread_id": thread_id}}) is not None
-    return False
 
 
 def _warn(sentence: str) -> None:

@@ -447,6 +447,11 @@ def test_erase_removes_contents_names_and_checkpoints(
     assert cells(typed("verify").splitlines()[-2])[:2] == ["erased", "2"]
     ref = re.findall(r"(\w+) \(erased\)", typed("history"))[0]
     assert typed(*erase, "--thread", ref) == f"nothing to erase: {ref} has been erased before.\n"
+    done = started(*erase, "--thread", ref, "--graph", "saved:graph", folder=tmp_path, code=0)
+    assert done.stdout == (
+        f"nothing to erase: {ref} has been erased before. saved:graph has no checkpoints of that name; those of the "
+        "thread have its id.\n"
+    )
     assert "--graph module:graph deletes them" in typed(*erase, "--thread", "t2")
     done = started(*erase, "--thread", "t2", "--graph", "saved:graph", folder=tmp_path, code=0)
     nothing = "nothing to erase in the ledger. The checkpoints of saved:graph for 't2' were deleted.\n"
