@@ -24,7 +24,11 @@ def erase_records(where: str, thread: str | None, subject: str | None, reason: s
         screen.say(f"nothing to erase in the ledger. The checkpoints of {graph} for {thread!r} were deleted.")
         return 0
     if not erased.threads:
-        none = f" {graph} has no checkpoints of that name; those of the thread have its id." if checkpointer else ""
+        none = (
+            f" {graph} has no checkpoints of that name; those of the thread have its id."
+            if checkpointer
+            else ""
+        )
         screen.say(f"nothing to erase: {thread} has been erased before.{none}")
         return 0
     screen.say(
