@@ -301,16 +301,20 @@ def _no_line(path: Path, number: int) -> PackError:
     return PackError.at(str(path), number, said)
 
 
+class OtherFormError(ConfigurationError):
+    """The files of a run have another form than what was written."""
+
+
 @contextmanager
 def reading(folder: Path) -> Generator[None]:
-    """Inside, parts of the files of a run become objects. If one has another form, raises a `ConfigurationError` that
+    """Inside, parts of the files of a run become objects. If one has another form, raises an `OtherFormError` that
     names the run."""
     try:
         yield
     except ArbiterError:
         raise
     except OTHER_FORM as error:
-        raise ConfigurationError(
+        raise OtherFormError(
             f"the files of the run {folder} are not as it wrote them: {describe(error)}. Start a new run."
         ) from None
 

@@ -10,14 +10,14 @@ import json
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from arbiter._constitution.documents import PackModel, explain, path_of
 from arbiter.errors import ArbiterError, PackError, PackMistake, nearest
 from arbiter.harness.canonical import is_mapping
-from arbiter.harness.journal import OTHER_FORM
+from arbiter.harness.journal import OTHER_FORM, OtherFormError
 from arbiter.harness.results import Status
 from arbiter.verdicts import Outcome
 
@@ -34,11 +34,13 @@ class _Identity(_Values):
 
 class _Measure(_Values):
     name: str
+    scale: Annotated[list[float | None], Field(min_length=2, max_length=2)]
     version: str
 
 
 class _Case(_Values):
     id: str
+    input: Any
 
 
 class _Gate(_Values):
@@ -117,9 +119,9 @@ def explained(*runs: Path) -> Generator[None]:
     `PackError` with all of these values."""
     try:
         yield
-    except ArbiterError:
-        raise
     except OTHER_FORM as error:
+        if isinstance(error, ArbiterError) and not isinstance(error, OtherFormError):
+            raise
         if mistakes := [mistake for run in runs for mistake in mistakes_in(run)]:
             raise PackError(mistakes) from error
         raise

@@ -476,6 +476,17 @@ def test_a_damaged_baseline_is_replaced_by_a_run(files: Path) -> None:
             "run.json:1: left_out: expected a whole number, got [1]",
             id="left out",
         ),
+        pytest.param("head", ("options",), 5, "run.json:1: options: expected a mapping, got 5", id="options"),
+        pytest.param(
+            "head",
+            ("cases", 0),
+            {},
+            "run.json:1: cases[0].id: expected a value, got nothing",
+            id="case of a head",
+        ),
+        pytest.param(
+            "head", ("measures", 0, "scale"), "big", "run.json:1: measures[0].scale: expected", id="scale"
+        ),
         pytest.param(
             "score",
             ("scores", 0, "value"),
