@@ -74,15 +74,16 @@ class InlineTiming:
 
 
 def start(call: Callable[[], Any], *, context: Context | None = None, name: str = "arbiter") -> Future[Any]:
-    """Run `call` on a daemon thread that has nothing else to do.
+    """Run `call` on an idle daemon thread, which is a new one if there is none.
 
-    Not a pool of some size: a call that hangs must keep neither the next call nor the interpreter's exit waiting.
+    Not a pool of a fixed size: a call that hangs must keep neither the next call nor the interpreter's exit waiting.
     """
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()  # from here on, a waiter that stops waiting cannot cancel it
     begun = SimpleQueue[None]()
     THREADS.take()((future, copy_context() if context is None else context, call, name, begun))
-    begun.get()  # of several calls the first begins first
+    # Of several calls the first begins first.
+    begun.get()
     return future
 
 
@@ -119,7 +120,8 @@ class Threads:
                     if jobs in self._idle:
                         self._idle.remove(jobs)
                         return
-                continue  # a job is on its way
+                # A job is on its way.
+                continue
             with self._lock:
                 if len(self._idle) >= _MOST_IDLE:
                     return

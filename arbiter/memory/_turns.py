@@ -40,8 +40,8 @@ _INSERTED = "lc_source"
 """The key by which LangChain marks a message of its own: a summary of the conversation is no statement of the user."""
 
 AT_WORK = ContextVar("arbiter_memory_at_work", default="")
-"""In evaluators the room that they work on, which must not wait for a thread that is worked on: it may be their own.
-"""
+"""The room that the running evaluators work on, "" outside of them. They must not wait for a thread that is worked on:
+it may be their own."""
 
 
 @contextmanager
