@@ -52,7 +52,6 @@ from arbiter._weaving.govern import (
     check_registered,
     label_of,
     nodes_in,
-    resolved,
     rules_for,
     schemas_of,
     warn_of_other_rules,
@@ -670,7 +669,6 @@ class ArbiterOS:
         shapes: Schemas | None = schemas_of(schemas, f"node {name!r}")
         if label is not None:
             found, shapes = found or label.instruction, shapes or label.schemas
-        resolved(shapes, f"node {name!r}")
         if found is not None:
             self._named.add(found)
         self._coverage.add([(name, found)])

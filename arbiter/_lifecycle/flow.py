@@ -19,7 +19,7 @@ from arbiter._lifecycle.correcting import audit_draft, correct, draft_in, with_d
 from arbiter._lifecycle.escalating import escalate, kept_output, pending_question_in
 from arbiter._lifecycle.evaluations import Evaluations, ReadEvaluations
 from arbiter._lifecycle.observing import note_spent, observe
-from arbiter._lifecycle.outcomes import denied, end, note_output, output_refused
+from arbiter._lifecycle.outcomes import denied, end, note_output, output_refused, schemas_unfinished
 from arbiter._lifecycle.requests import BODY, Ended, Raised, ReadCheckpoint, Resolve, Steps, Stopped
 from arbiter._lifecycle.routing import best_attempt, route
 from arbiter._lifecycle.runs import SHADOW, NodeRun
@@ -66,6 +66,8 @@ def _observed(run: NodeRun) -> Steps:
 
 def _govern(run: NodeRun) -> Steps:
     plan = run.plan
+    if run.schemas is not None and (wrong := schemas_unfinished(run)) is not None:
+        return (yield from _failed(run, Raised(wrong)))
     if plan.escalates or run.may_have_asked:
         saved = yield ReadCheckpoint(run)
         if type(saved) is not Raised:

@@ -13,7 +13,7 @@ from arbiter._lifecycle.requests import Raised
 from arbiter._lifecycle.runs import NodeRun
 from arbiter._values.shapes import problem_of
 from arbiter._values.states import as_state, with_own, with_parts, written_by
-from arbiter.errors import OutputSchemaError, PolicyViolationError, describe
+from arbiter.errors import ConfigurationError, OutputSchemaError, PolicyViolationError, describe
 from arbiter.history._record import PolicyDecision
 from arbiter.policy import PolicyChecker
 
@@ -32,6 +32,29 @@ def note_output(run: NodeRun, output: Any) -> None:
     record.status = "completed"
     if record.drafts:
         record.drafts = ()
+
+
+def schemas_unfinished(run: NodeRun) -> ConfigurationError | None:
+    """The error of a node whose schemas name a type that is not defined, though a module has no more to define."""
+    schemas = run.schemas
+    if schemas is None:
+        return None
+    for adapter, name in ((schemas.input, schemas.input_name), (schemas.output, schemas.output_name)):
+        # An older pydantic reports it when the adapter is made.
+        if adapter is not None and not getattr(adapter, "pydantic_complete", True):
+            try:
+                adapter.rebuild()
+            except Exception as exc:
+                return unusable(name, f"node {run.record.node!r}", exc)
+    return None
+
+
+def unusable(schema: str, node: str, error: Exception) -> ConfigurationError:
+    why = describe(error).splitlines()[0].removesuffix(".")
+    return ConfigurationError(
+        f"schemas of {node}: {schema} cannot be validated by pydantic: {why}. Give a model class, a "
+        "dataclass, a typing_extensions.TypedDict or another type. For a JSON Schema, add a SchemaChecker."
+    )
 
 
 def input_refused(run: NodeRun) -> str | None:

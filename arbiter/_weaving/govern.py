@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from pydantic import BaseModel, TypeAdapter
 from arbiter._contracts import Contract, title_of
 from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.evaluations import owner_of
+from arbiter._lifecycle.outcomes import unusable
 from arbiter._lifecycle.registry import Registry
 from arbiter._lifecycle.runs import Schemas
 from arbiter._weaving.graph import NodeRule, Rules, facts_channel_of, governed_nodes, subgraph_of, targets_of
@@ -121,34 +121,14 @@ def schemas_of(declared: Any, node: str) -> Schemas | None:
 def _adapter(schema: Any, node: str) -> TypeAdapter[Any] | None:
     if schema is None:
         return None
-    with _refusing(schema, node):
+    try:
         adapter = TypeAdapter(schema)
         if isinstance(schema, str):
             adapter.rebuild()  # the text may name what is not known here, and then it never is
         return adapter
-
-
-def resolved(schemas: Schemas | None, node: str) -> Schemas | None:
-    """The same schemas. Raises a `ConfigurationError` if one of them names a type that is still not defined."""
-    for adapter in () if schemas is None else (schemas.input, schemas.output):
-        # An older pydantic reports it when the adapter is made.
-        if adapter is not None and not getattr(adapter, "pydantic_complete", True):
-            with _refusing(adapter, node):
-                adapter.rebuild()
-    return schemas
-
-
-@contextmanager
-def _refusing(schema: Any, node: str) -> Generator[None]:
-    try:
-        yield
     except Exception as exc:
         # Not only pydantic's own errors: it reads a dict as one of its core schemas, with a KeyError for JSON Schemas.
-        why = describe(exc).splitlines()[0].removesuffix(".")
-        raise ConfigurationError(
-            f"schemas of {node}: {schema!r} cannot be validated by pydantic: {why}. Give a model class, a "
-            "dataclass, a typing_extensions.TypedDict or another type. For a JSON Schema, add a SchemaChecker."
-        ) from None
+        raise unusable(repr(schema), node, exc) from None
 
 
 def _looked_at(schema: Any) -> frozenset[str] | None:
@@ -267,7 +247,7 @@ def rules_for(
             or next(filter(None, (pack.instruction_of(full) for pack in fitting[path])), None)
         )
         given = shaped.get(path, name)
-        return NodeRule(instruction, resolved(given or (label.schemas if label else None), f"node {full!r}"))
+        return NodeRule(instruction, given or (label.schemas if label else None))
 
     if strict:
         bare = [

@@ -117,14 +117,27 @@ MISSING: Any = ForwardRef("Missing")
     "schema", [list[MISSING], create_model("Unfinished", page=(MISSING, ...))], ids=["list", "class"]
 )
 def test_a_schema_that_names_an_undefined_type(schema: Any) -> None:
-    """A label may stand before the definition; a graph or a function is governed after it."""
+    """The node does not run. A graph may be governed before the definition, in the same module."""
+    body = Spy("a")
     arbiter_os = ArbiterOS()
-    with refused(ConfigurationError, "node 'a'", "name 'Missing' is not defined"):
-        arbiter_os.govern(chain(Spy("a")), schemas={"a": {"output": schema}})
-    labelled = arbiter_os.instruction(GENERATE, output_schema=schema)(Spy("a"))
-    for target in (labelled, chain(labelled)):
+    labelled = arbiter_os.instruction(GENERATE, output_schema=schema)(body)
+    for app in (
+        arbiter_os.govern(chain(body), schemas={"a": {"input": schema}}),
+        arbiter_os.govern(chain(body), schemas={"a": {"output": schema}}),
+        arbiter_os.govern(chain(labelled)),
+    ):
         with refused(ConfigurationError, "node 'a'", "name 'Missing' is not defined"):
-            arbiter_os.govern(target)
+            app.invoke({"log": []})
+    with refused(ConfigurationError, "node 'a'", "name 'Missing' is not defined"):
+        arbiter_os.govern(labelled)({"log": []})
+    assert body.calls == []
+
+
+def test_a_schema_may_name_a_type_that_its_module_defines_later() -> None:
+    page = create_model("Page", log=(list[MISSING], ...))
+    app = ArbiterOS().govern(chain(Spy("a")), schemas={"a": {"input": page, "output": page}})
+    page.model_rebuild(_types_namespace={"Missing": str})
+    assert app.invoke({"log": []}) == {"log": ["a"]}
 
 
 def test_a_contract_of_another_kind_is_sent_to_its_own_method() -> None:
