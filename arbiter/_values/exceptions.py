@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from arbiter._values.spelling import misspelt
 
@@ -26,27 +27,40 @@ class ExceptionNames(frozenset[str]):
         for name in map(_short, sorted(self)):
             module, _, own = name.rpartition(".")
             known = _in_module(module or _BUILTINS)
-            meant = known.get(own) or known.get(misspelt(own, known) or "")
-            is_of_program = not module and own not in known and own in _names_below(BaseException)
-            if meant is not None and meant != name and not is_of_program:
+            meant = known.get(own) or known.get(_near(own, known) or "")
+            if meant not in (None, name) and not ExceptionNames([name]).count(_of_program()):
                 yield name, meant
+
+
+def _near(name: str, names: Iterable[str]) -> str | None:
+    # Only the start tells names apart that end in "Error": TaskError is no misspelt TabError.
+    end = "Error" if name.endswith("Error") else ""
+    meant = misspelt(name.removesuffix(end), [each.removesuffix(end) for each in names if each.endswith(end)])
+    return None if meant is None else meant + end
 
 
 def _in_module(name: str) -> dict[str, str]:
     """The exceptions that an imported module has, by their names there, with their dotted paths."""
-    parts: dict[str, object] = getattr(sys.modules.get(name), "__dict__", {})
+    parts: dict[str, Any] = getattr(sys.modules.get(name), "__dict__", {})
+    # The class of `type(part)`, because a lazy object makes itself when it is asked whether it is a class.
     return {
-        own: _short(f"{part.__module__}.{part.__qualname__}")
+        own: _short(_path(part))
         for own, part in list(parts.items())
-        if isinstance(part, type) and issubclass(part, BaseException)
+        if issubclass(type(part), type) and issubclass(part, BaseException)
     }
+
+
+def _of_program() -> Iterator[str]:
+    """The dotted paths of all exceptions that are defined now."""
+    kinds: list[type] = [BaseException]
+    for kind in kinds:
+        kinds += type.__subclasses__(kind)
+        yield _path(kind)
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _short(name: str) -> str:
     return name.removeprefix(f"{_BUILTINS}.")
-
-
-def _names_below(kind: type) -> set[str]:
-    """The names of all classes that derive from a class."""
-    below: list[type] = type.__subclasses__(kind)
-    return {name for each in below for name in (each.__name__, *_names_below(each))}

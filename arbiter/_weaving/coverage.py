@@ -391,8 +391,8 @@ def _without_exception(rule: Contract) -> _Idle | None:
 
 def wrong_exceptions(rule: Contract) -> Iterator[tuple[str, str]]:
     """The names of exceptions in a rule that are wrong, each with the one that was meant."""
-    for names in vars(rule).values():
-        if isinstance(names, ExceptionNames):
+    for names in tuple(vars(rule).values()):  # a rule may get an attribute meanwhile, as by cached_property
+        if type(names) is ExceptionNames:
             yield from names.wrong()
 
 

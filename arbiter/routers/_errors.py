@@ -62,10 +62,11 @@ class ErrorRouter(PolicyRouter):
         **options: Unpack[RedirectOptions],
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, on_error=True, **options)
-        self.errors = None if errors is None else ExceptionNames(errors)
+        self.errors: frozenset[str] | None = None if errors is None else ExceptionNames(errors)
         self.target = target
         self.targets = (target,)
 
     def route_after(self, history: History, current_output: Any) -> str | None:
-        counts = self.errors is None or self.errors.count(history.item.error_types)
+        # A program may have replaced the names by another set.
+        counts = self.errors is None or ExceptionNames(self.errors).count(history.item.error_types)
         return self.target if counts else None

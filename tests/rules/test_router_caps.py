@@ -542,6 +542,23 @@ def test_without_an_earlier_attempt_the_exception_passes_through(mode: str) -> N
         run(app, EMPTY, mode=mode)
 
 
+def test_the_names_of_errors_may_be_replaced() -> None:
+    router = ErrorRouter("rescue", "mend", errors=["ValueError"])
+    assert router.errors is not None
+    router.errors |= {"OwnError"}
+
+    def call(state: Any) -> Any:
+        raise OwnError("1")
+
+    graph: Any = StateGraph(State)
+    graph.add_node("call", call)
+    graph.add_node("mend", Spy("mend"))
+    graph.add_edge(START, "call")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_router(router)
+    assert arbiter_os.govern(graph.compile()).invoke(EMPTY)["log"] == ["mend"]
+
+
 @MODES
 def test_a_pause_is_no_error(mode: str) -> None:
     from langgraph.types import interrupt

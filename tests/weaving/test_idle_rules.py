@@ -481,6 +481,10 @@ def team_of(graph: Any, state: Any = State) -> Any:
     return builder.compile()
 
 
+OWN = type("EnvironmentError", (Exception,), {})
+"""An exception of the program with a name that Python has for another."""
+
+
 @MODES
 @pytest.mark.parametrize(
     ("named", "meant"),
@@ -490,10 +494,13 @@ def team_of(graph: Any, state: Any = State) -> Any:
         ("IOError", "OSError"),
         ("json.decoder.JSONDecodeError", None),
         ("some_package.Unheard", None),
+        ("TaskError", None),
+        ("EnvError", None),
+        ("EnvironmentError", None),
     ],
 )
 def test_an_exception_that_is_never_raised_is_reported_once(named: str, meant: str | None, mode: str) -> None:
-    """A name of a package that is not imported yet may be right."""
+    """A name of a package that is not imported yet may be right, and so is the name of a class of the program."""
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_router(ErrorRouter("rule", "b", errors=["TimeoutError", named]))
     app = arbiter_os.govern(graph_of("a", "b"))
