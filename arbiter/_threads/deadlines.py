@@ -94,7 +94,7 @@ class Threads:
     """Threads that are reused, because starting one costs more than most calls."""
 
     def __init__(self) -> None:
-        self._lock = new_lock()
+        # No lock: Ctrl-C, a signal's handler or a `__del__` may start a call at any point of another `take`.
         self._idle: list[SimpleQueue[_Job]] = []
         renew_in_child(self)
 
@@ -104,10 +104,10 @@ class Threads:
 
     def take(self) -> Callable[[_Job], None]:
         """The way to give a job to an idle thread, which is a new one if there is none."""
-        with self._lock:
-            if self._idle:
-                return self._idle.pop().put
-        jobs = SimpleQueue[_Job]()
+        try:
+            return self._idle.pop().put
+        except IndexError:
+            jobs = SimpleQueue[_Job]()
         threading.Thread(target=self._serve, args=(jobs,), name="arbiter", daemon=True).start()
         return jobs.put
 
@@ -116,16 +116,17 @@ class Threads:
             try:
                 _work(jobs.get(timeout=_KEEP))
             except Empty:
-                with self._lock:
-                    if jobs in self._idle:
-                        self._idle.remove(jobs)
-                        return
-                # A job is on its way.
-                continue
-            with self._lock:
-                if len(self._idle) >= _MOST_IDLE:
-                    return
-                self._idle.append(jobs)
+                try:
+                    self._idle.remove(jobs)
+                except ValueError:
+                    # A job is on its way.
+                    continue
+                return
+            # A call may have left one, and have closed it.
+            asyncio.set_event_loop(None)
+            if len(self._idle) >= _MOST_IDLE:
+                return
+            self._idle.append(jobs)
 
 
 _KEEP = 10.0

@@ -379,3 +379,22 @@ def test_quick_evaluations_are_done_when_the_process_ends(tmp_path: Path) -> Non
     )
     done = subprocess.run(python(str(script)), capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["evaluated"] * 5
+
+
+@MODES
+def test_a_checker_with_a_deadline_may_close_the_event_loop_of_its_thread(mode: str) -> None:
+    """The thread is used again, and the next call makes a loop of its own."""
+
+    def check(_: Any) -> bool:
+        try:
+            loop = asyncio.get_event_loop()
+        except RuntimeError:
+            asyncio.set_event_loop(loop := asyncio.new_event_loop())
+        try:
+            return loop.run_until_complete(asyncio.sleep(0, True))
+        finally:
+            loop.close()
+
+    _, app = governed(chain(Spy("a")), Check("loop", check, deadline=60))
+    for _ in range(3):
+        assert run(app, {"log": []}, mode=mode) == {"log": ["a"]}
