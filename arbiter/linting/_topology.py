@@ -70,15 +70,17 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redirect:
-    """A rule may send a run from a node to `target` instead of along its edges. With `denies`, a denial does."""
+    """A rule may send a run from a node to `target` instead of along its edges. `ran` as in `Outcome`."""
 
     target: str
-    denies: bool
+    ran: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One way in which a run may continue after a node. `ran`: the node was not denied; `redirected`: by a rule."""
+    """One way in which a run may continue after a node. `ran`: it was not denied, and has not failed; `redirected`:
+    by a rule.
+    """
 
     targets: frozenset[str]
     ran: bool = True
@@ -146,7 +148,7 @@ class Level:
         ]
         for redirect in self.redirects.get(name, ()):
             targets = frozenset({redirect.target}) & self.nodes.keys()
-            found.append(Outcome(targets=targets, ran=not redirect.denies, redirected=True))
+            found.append(Outcome(targets=targets, ran=redirect.ran, redirected=True))
         if (jump := self.instead.get(name)) is not None and (jump.sure or guesses):
             found += [Outcome(targets=end & self.nodes.keys()) for end in jump.choices()]
         if name in self.handlers:
@@ -308,7 +310,8 @@ def _read_redirects(level: Level, policies: Iterable[Contract]) -> None:
         for target in policy.redirect_targets:
             if target != END and target not in level.targets:
                 continue
-            redirect = Redirect(target=target, denies=policy.kind == "checker")
+            ran = policy.kind != "checker" and not getattr(policy, "on_error", False)
+            redirect = Redirect(target=target, ran=ran)
             for node in level.nodes.values():
                 if node.is_target_of(policy):
                     level.redirects.setdefault(node.name, []).append(redirect)

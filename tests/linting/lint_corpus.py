@@ -861,6 +861,13 @@ for name, made in {
         made,
         HistoryPolicyChecker("no blind", [LOAD, GENERATE, TOOL_CALL], adjacent=False),
     )
+for steps in ([GENERATE, TOOL_CALL], [LOAD, GENERATE, TOOL_CALL]):
+    clean(
+        f"a forbidden sequence of {len(steps)} with a node that may fail",
+        graph("START load draft pay END"),
+        HistoryPolicyChecker("no blind", steps, adjacent=False),
+        ErrorRouter("rescue", "pay", target_nodes=["draft"]),
+    )
 bug(
     "a conditional edge into a forbidden sequence",
     ("denied-edge", "pay"),
