@@ -66,8 +66,8 @@ def _observed(run: NodeRun) -> Steps:
 
 def _govern(run: NodeRun) -> Steps:
     plan = run.plan
-    if run.schemas is not None and (wrong := schemas_unfinished(run)) is not None:
-        return (yield from _failed(run, Raised(wrong)))
+    if run.schemas is not None and (unfinished := schemas_unfinished(run)) is not None:
+        return (yield from _failed(run, Raised(unfinished)))
     if plan.escalates or run.may_have_asked:
         saved = yield ReadCheckpoint(run)
         if type(saved) is not Raised:

@@ -32,7 +32,6 @@ from arbiter.errors import (
     UnknownNodeError,
     callers,
     closest,
-    describe,
     nearest,
 )
 from arbiter.evaluation import NodeEvaluator

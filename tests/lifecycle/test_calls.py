@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from arbiter import (
     PolicyViolationError,
     Verdict,
 )
+from arbiter._threads import deadlines
 from arbiter._weaving.node import NodeAttempt
 from tests.processes import python
 from tests.support import (
@@ -398,3 +400,27 @@ def test_a_checker_with_a_deadline_may_close_the_event_loop_of_its_thread(mode: 
     _, app = governed(chain(Spy("a")), Check("loop", check, deadline=60))
     for _ in range(3):
         assert run(app, {"log": []}, mode=mode) == {"log": ["a"]}
+
+
+def test_the_handler_of_a_signal_may_start_a_call_while_another_one_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes while the other call takes an idle thread: a lock would never be free."""
+    answers: list[int] = []
+
+    class Interrupted(list[Any]):
+        def pop(self, *args: Any) -> Any:
+            if not answers:
+                answers.append(0)
+                answers.append(deadlines.start(lambda: 1).result())
+            return super().pop(*args)
+
+    def outer() -> None:
+        answers.append(deadlines.start(lambda: 2).result())
+
+    deadlines.start(lambda: None).result()
+    monkeypatch.setattr(deadlines.THREADS, "_idle", Interrupted(vars(deadlines.THREADS)["_idle"]))
+    waiter = threading.Thread(target=outer, daemon=True)
+    waiter.start()
+    waiter.join(10)
+    assert answers == [0, 1, 2]

@@ -134,9 +134,9 @@ def test_a_schema_that_names_an_undefined_type(schema: Any) -> None:
 
 
 def test_a_schema_may_name_a_type_that_its_module_defines_later() -> None:
-    page = create_model("Page", log=(list[MISSING], ...))
+    page = create_model("Page", log=(MISSING, ...))
     app = ArbiterOS().govern(chain(Spy("a")), schemas={"a": {"input": page, "output": page}})
-    page.model_rebuild(_types_namespace={"Missing": str})
+    page.model_rebuild(_types_namespace={"Missing": list[str]})
     assert app.invoke({"log": []}) == {"log": ["a"]}
 
 
