@@ -24,6 +24,7 @@ READS = {
     "a dog": claims(DOG),
     "where I live": forget("Oslo"),
     "between us": off_record(),
+    "as a friend": off_record(),
     "it all": everything(True),
     "yes, do": everything(True),
 }
@@ -147,6 +148,19 @@ def test_a_wish_that_another_process_has_not_read_is_carried_out_after_a_later_f
     there.model.answers[:] = answers
     there.say("Hello", room="b")
     assert there.known() == []
+
+
+@pytest.mark.parametrize(
+    "text", ["I tell you as a friend: I have a dog", "Forget what I just said"], ids=["off the record", "command"]
+)
+def test_a_wish_about_messages_of_which_nothing_was_learned_costs_nothing_elsewhere(text: str) -> None:
+    here, there = two()
+    there.say("My cat is called Pixel", room="b")
+    later(here)
+    here.say("I have no idea", room="a").say(text, room="a")
+    later(here)
+    there.say("Hello", room="b").say("And you?", room="b")
+    assert there.known() == [CAT]
 
 
 def test_undoing_a_forgetting_lets_unread_messages_from_before_teach_again() -> None:

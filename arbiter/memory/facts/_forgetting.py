@@ -44,7 +44,8 @@ class Wanted:
 
     `fact` selects facts, `text` what else mentions them, by its form in `sought`: thoughts, tags and metadata of
     relationships. `fields` are those of profiles, as "UserProfile.city".
-    `messages` are buried, by room, and `asked` are messages whose thoughts go. With `told`, facts that the
+    `messages` are buried, by room, and `asked` are messages whose thoughts go. If nothing is `named` but messages of
+    which nothing was learned, unread ones of other threads are learned from as before. With `told`, facts that the
     entity alone has told about others are looked at too. `everything` is the time of a wish to forget all:
     all relationships go, too, and unread messages from before it are not learned from. If the `messages` were
     `edited`, they stay sources, what their earlier texts replaced is back, and nothing can be undone.
@@ -55,6 +56,7 @@ class Wanted:
     fields: Collection[str] = ()
     messages: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
     asked: Collection[str] = ()
+    named: bool = True
     told: bool = False
     everything: datetime | None = None
     edited: bool = False
@@ -78,6 +80,7 @@ class Forgetting:
         self._traces = Traces(store, agent_id, entity_id)
         self._bin = Bin(store, agent_id, entity_id)
         self._id: str | None = None
+        self._newest = Newest(store, agent_id, entity_id)
         self._before: datetime | None = None
         """The time of the forgetting before."""
         self._known: dict[Namespace, dict[str, tuple[Value, Fact | None]]] = {}
@@ -90,7 +93,7 @@ class Forgetting:
         if wanted.edited:
             self.rules = replace(self.rules, undo_within=None)
         else:
-            await self._note_time()
+            self._before = await self._newest.at()
         if wanted.everything is not None:
             await self._note_everything(wanted.everything, wanted.messages)
         rooms = {room_id: {*ids} for room_id, ids in wanted.messages.items()}
@@ -98,6 +101,8 @@ class Forgetting:
         if not wanted.edited:
             await self._bury(rooms)
         found = await self._found(wanted)
+        if not wanted.edited and (found or wanted.named):
+            await self._note_time()
         for _ in range(_PASSES):
             if not wanted.edited:
                 buried = await self._sources(fact for _, fact in found)
@@ -121,14 +126,12 @@ class Forgetting:
     async def _note_time(self) -> None:
         """Have unread messages from before teach nothing, but for those of the room whose evaluators forget: they read
         these together with the wish."""
-        newest = Newest(self.store, self.agent_id, self.entity_id)
-        self._before = await newest.at()
         if self._before is None or self._before < self.wished_at:
             if room_id := AT_WORK.get():
                 before = Before(self.store, self.agent_id, room_id)
                 _, until = await before.read(self.entity_id)
                 await before.note(self.entity_id, self.wished_at, until)
-            await newest.note(self.wished_at)
+            await self._newest.note(self.wished_at)
 
     async def _note_everything(self, at: datetime, rooms: Iterable[str]) -> None:
         everything = Everything(self.store, self.agent_id, self.entity_id)

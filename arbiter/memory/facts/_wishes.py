@@ -280,7 +280,14 @@ class WishBook:
 
     async def _forget(self, speaker: str, what: _Asked) -> None:
         messages = {self.ctx.room_id: what.messages} if what.messages else {}
-        wanted = Wanted(fact=what.names, fields=what.fields, told=True, asked=what.asking, messages=messages)
+        wanted = Wanted(
+            fact=what.names,
+            fields=what.fields,
+            messages=messages,
+            asked=what.asking,
+            named=bool(what.facts or what.claims or what.fields),
+            told=True,
+        )
         if messages:
             await self.ctx.tombstones.begin(speaker, what.messages)
         await self._carry_out(speaker, wanted)
