@@ -209,7 +209,7 @@ class EvaluationCycle(EvaluatorGroup):
         self._users = Recent[str, Recent[str, str]](_REMEMBERED)
         """The users in whose turns the last messages of the last threads have come."""
         self._keys: weakref.WeakKeyDictionary[Access, bytes] = weakref.WeakKeyDictionary()
-        self._provided: weakref.WeakKeyDictionary[History, ProviderContext] = weakref.WeakKeyDictionary()
+        self._provided = weakref.WeakKeyDictionary[History, tuple[list[BaseMessage], ProviderContext]]()
         self._own_key = secrets.token_bytes(16)
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._busy: set[str] = set()
@@ -386,21 +386,23 @@ class EvaluationCycle(EvaluatorGroup):
     def provider_context(self, history: History, state: Mapping[str, Any]) -> ProviderContext:
         """The room, user and recent messages of a node that is about to run.
 
-        Must be called where LangGraph's `get_config` finds the node's config. The providers of one node run share it.
+        Must be called where LangGraph's `get_config` finds the node's config. The providers of one node run that see
+        the same messages share it.
         """
-        if (shared := self._provided.get(history)) is not None:
-            return shared
+        recent = latest(state, self.messages_key, self.conversation_length)
+        shared = self._provided.get(history)
+        if shared is not None and shared[0] == recent:
+            return shared[1]
         config = _config_here()
         runtime = runtime_of(config)
         place = place_of(config, runtime)
         store = self._store_of(runtime)
-        recent = latest(state, self.messages_key, self.conversation_length)
         room_id, entity_id = self._where(place, history, newest_human(recent))
         messages = Shown(without_hidden(recent))
         scope = _scope(place) or room_id
         # Before the first turn of this process ends, nobody knows whether the thread keeps ids.
         kept = self._keeps_ids.get(scope, False)
-        self._provided[history] = made = self._provider_context(
+        made = self._provider_context(
             store,
             config,
             room_id=room_id,
@@ -409,6 +411,7 @@ class EvaluationCycle(EvaluatorGroup):
             query=query_of(messages),
             known_ids=partial(self._known_ids, store, recent, state, scope, kept),
         )
+        self._provided[history] = recent, made
         return made
 
     def _provider_context(

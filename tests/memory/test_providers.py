@@ -30,7 +30,7 @@ from langgraph.types import Send
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from arbiter import ArbiterOS, History, RegistrationError
+from arbiter import Advisor, ArbiterOS, History, RegistrationError
 from arbiter.memory import EvaluationCycle, TrustEvaluator, open_store
 from arbiter.memory._characters import Character
 from arbiter.memory._entities import Entities, Entity
@@ -1016,6 +1016,23 @@ def test_the_providers_of_a_node_read_the_tombstones_of_its_room_once(mode: str)
     assert store.looks == 1
     run(app, HELLO, THREAD, mode=mode)
     assert store.looks == 2
+
+
+@MODES
+def test_the_context_of_an_advisor_has_the_messages_that_it_asks_for(mode: str) -> None:
+    class Last(Advisor):
+        seen: list[str]
+
+        def advise(self, history: History, state: Mapping[str, Any]) -> None:
+            last = {"messages": state["messages"][-1:]}
+            self.seen = [part.text for part in cycle.provider_context(history, last).messages]
+
+    cycle, last = EvaluationCycle(store=InMemoryStore()), Last("last")
+    app, _, arbiter_os = speaking(TimeProvider())
+    arbiter_os.add_evaluation_cycle(cycle)
+    arbiter_os.add_advisor(last)
+    run(app, {"messages": [HumanMessage("Good morning"), HumanMessage("Hi")]}, THREAD, mode=mode)
+    assert last.seen == ["Hi"]
 
 
 @MODES
