@@ -18,6 +18,7 @@ from arbiter.memory._editing import Place
 from arbiter.memory._recollection import Memory
 from arbiter.memory._records import Claim, ClaimType
 from arbiter.memory._tombstones import Tombstones
+from arbiter.memory._turns import at_work
 from arbiter.memory.providers._facts import line_of, may_be_shown
 from arbiter.memory.providers._provider import ProviderContext
 
@@ -137,8 +138,10 @@ class _Caller:
         wanted = [id.strip("[] ") for id in ids]
         mine = [id for id in wanted if id in known and self._may_see(known[id])]
         count = 0
-        for id in dict.fromkeys(mine):
-            count += await self.memory.aforget(entity_id, id=id)
+        # The evaluators read what is unread in this room together with the wish.
+        with at_work(self.config, self.shown.room_id):
+            for id in dict.fromkeys(mine):
+                count += await self.memory.aforget(entity_id, id=id)
         if count:
             # No later prompt repeats what a message asks to forget.
             asked = self._newest(await self._said())

@@ -40,8 +40,8 @@ _INSERTED = "lc_source"
 """The key by which LangChain marks a message of its own: a summary of the conversation is no statement of the user."""
 
 AT_WORK = ContextVar("arbiter_memory_at_work", default="")
-"""The room that the running evaluators work on, "" outside of them. They must not wait for a thread that is worked on:
-it may be their own."""
+"""The room that the running evaluators, or a tool that forgets, work on, "" outside of them. They must not wait for a
+thread that is worked on: it may be their own."""
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def ambient(config: RunnableConfig | None) -> Generator[None]:
 
 @contextmanager
 def at_work(config: RunnableConfig | None, room_id: str) -> Generator[None]:
-    """The surroundings of evaluators that follow a node in that room."""
+    """The surroundings of work in that room, such as that of evaluators that follow a node."""
     with ambient(config):
         token = AT_WORK.set(room_id)
         try:

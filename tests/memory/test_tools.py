@@ -320,3 +320,18 @@ def test_a_tool_compares_what_it_stores_with_what_is_known() -> None:
     assert model.calls == 1
     assert agent.known() == ["Ada lives in Rome"]
     assert not re.search("Oslo", agent.calls("search_memory", query="lives in"))
+
+
+@MODES
+def test_a_forgetting_leaves_unread_messages_of_its_own_thread_to_be_learned_from(mode: str) -> None:
+    """Another process may have served the thread until now."""
+    cat = "Ada has a cat called Pixel"
+    reader = Scripted(answers=[lambda prompt: answer(*[cat] * ("> My cat" in prompt))])
+    agent = Agent(mode=mode, evaluator_model=reader)
+    agent.arbiter_os.add_evaluator(FactEvaluator(always_run=True))
+    fact = agent.memory.remember("ada", "Ada lives in Oslo")
+    wish = call("forget_memory", "Please forget where I live", "m2", ids=[fact.id])
+    before = [HumanMessage("My cat is called Pixel", id="m1"), AIMessage("Nice", id="a1")]
+    run(agent.app, {"messages": [*before, *wish["messages"]]}, config(), mode=mode)
+    assert agent.arbiter_os.drain(10)
+    assert agent.known() == [cat]

@@ -124,8 +124,8 @@ class Forgetting:
         return forgotten
 
     async def _note_time(self) -> None:
-        """Have unread messages from before teach nothing, but for those of the room whose evaluators forget: they read
-        these together with the wish."""
+        """Have unread messages from before teach nothing, but for those of the room of the wish: its evaluators read
+        these together with it."""
         if self._before is None or self._before < self.wished_at:
             if room_id := AT_WORK.get():
                 before = Before(self.store, self.agent_id, room_id)
