@@ -1087,6 +1087,24 @@ def test_of_several_restored_homes_the_last_one_holds(
     assert {fact.claim for fact in talk.memory.facts("ada", "superseded")} == {"home is Oslo", "home is Rome"}
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=str)
+def test_a_restored_home_holds_beside_a_restored_one_of_earlier_years(order: tuple[int, int]) -> None:
+    home = {"type": "status", "slot": "home"}
+    reads = {
+        "in Oslo": claims({"claim": OSLO, "value": "Oslo", **home}),
+        "in Rome": claims({"claim": "Until 2019 in Rome", "value": "Rome", "valid_to": "2019-12-31", **home}),
+    }
+    talk = Talk(reads, fact_rules=WEEK)
+    gone: list[str | None] = []
+    for city in ("Oslo", "Rome"):
+        talk.say(f"... in {city}").clock.pass_by(days=1)
+        gone.append(talk.memory.forget("ada", city).id)
+        talk.clock.pass_by(days=1)
+    for number in order:
+        assert talk.memory.undo("ada", id=gone[number]) == 1
+    assert [fact.claim for fact in talk.memory.facts("ada")] == [OSLO]
+
+
 def test_a_home_that_was_known_beside_a_forgotten_one_holds_after_an_undo() -> None:
     reads = {
         f"in {city}": claims({"claim": f"home is {city}", "type": "status", "slot": "home", "value": city})

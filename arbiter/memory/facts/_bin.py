@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from arbiter.memory._notes import Related, Traces
-from arbiter.memory._records import BELIEVED, KINDS, Fact, Record, Records, readable
+from arbiter.memory._records import BELIEVED, KINDS, Fact, Record, Records, readable, time_of
 from arbiter.memory._tombstones import Everything, Newest, Tombstones
 from arbiter.memory.facts._adjudication import Pair, by_rule
 from arbiter.memory.facts._changes import CLOSED, ending, is_closed, outdated, relinked, says_alone
@@ -111,7 +111,7 @@ class Bin(Records):
                 if (slot := (ns, str(fact.slot))) not in held:
                     held[slot] = await self._in_slot(*slot)
                 fact = _overtaken(fact, _said_since(binned.at, held[slot]))
-                fact = replace(fact, origin={**fact.origin, _GONE: _time(binned.at)})
+                fact = replace(fact, origin={**fact.origin, _GONE: binned.at.isoformat()})
                 value = {**value, **fact.to_value()}
             facts += await self._put_back(ns, key, value)
             if fact is not None and _GONE in fact.origin:
@@ -144,9 +144,10 @@ class Bin(Records):
 
     async def _replace_restored(self, fact: Fact, held: Iterable[Fact], ns: Namespace) -> None:
         """Close the facts of the slot that are restored already, and that were forgotten when this one was said."""
-        close = partial(Fact.altered, change=lambda known: _overtaken(known, [fact]))
         for old in held:
-            if str(old.origin.get(_GONE, "~")) < _time(fact.first_seen_at):
+            since = _said_since(time_of(old.origin[_GONE]), [fact]) if _GONE in old.origin else ()
+            if since:
+                close = partial(Fact.altered, change=partial(_overtaken, since=since))
                 await self.store.aupdate((*ns[:2], KINDS[old.type], *ns[3:]), old.id, close)
 
     async def _plan_again(self, plan: Fact, ns: Namespace) -> None:
@@ -253,10 +254,6 @@ def _said(value: Value) -> tuple[object, str]:
 _HOURS = "hours"
 _GONE = "forgotten_at"
 """The part of a restored fact's origin with the time at which it was forgotten."""
-
-
-def _time(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _all_hours(agent_id: str) -> Namespace:
