@@ -242,10 +242,8 @@ class EvalContext:
                 continue
             own = [message for message in said if self.speaker_of(message) == speaker]
             until = await self._last_before(speaker, at)
-            if until is not None:
-                last = next((number for number, message in enumerate(own, 1) if message.id == until), 0)
-                own = own[:last]
-            self._passed |= {str(message.id) for message in own if not hastens(text_of(message))}
+            newer = set[str | None]() if until is None else self._newer(until, own[0])
+            self._passed |= {str(part.id) for part in own if part.id not in newer and not hastens(text_of(part))}
         (await self.hidden()).forgotten |= self._passed
 
     async def _last_before(self, speaker: str, at: datetime) -> str | None:
@@ -260,6 +258,17 @@ class EvalContext:
         until = next((str(part.id) for part in self._earlier() if self.speaker_of(part) == speaker), "")
         await before.note(speaker, at, until)
         return until
+
+    def _newer(self, until: str, oldest: BaseMessage) -> set[str | None]:
+        """The ids of the messages after that one, back to the `oldest`: that one itself may have no text."""
+        newer = set[str | None]()
+        for part in reversed(originals(self.messages)):
+            if part.id == until:
+                break
+            newer.add(part.id)
+            if part.id == oldest.id:
+                break
+        return newer
 
     def _earlier(self) -> Iterator[BaseMessage]:
         """The human messages with ids, newest first, without those that this turn has answered."""

@@ -105,6 +105,19 @@ def test_a_thread_of_another_process_teaches_nothing_from_before_a_forgetting(wh
     assert there.known() == [CAT]
 
 
+def test_a_message_without_text_before_a_forgetting_changes_nothing() -> None:
+    here, there = two()
+    config: Any = {"configurable": {"thread_id": "b", "user_id": "ada"}}
+    picture: Any = [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]
+    there.app.invoke({"messages": [HumanMessage("I live in Oslo"), HumanMessage(picture)]}, config)
+    later(here)
+    here.memory.forget("ada", "Oslo")
+    later(here)
+    there.say("My cat is called Pixel", room="b")
+    assert there.arbiter_os.drain(10)
+    assert there.known() == [CAT]
+
+
 def test_what_is_said_in_several_messages_at_a_time_after_a_forgetting_is_learned() -> None:
     here, there = two()
     there.say("Good morning", room="b").say("Hello?", room="b")
