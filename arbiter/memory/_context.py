@@ -215,9 +215,10 @@ class EvalContext:
     async def _read_hidden(self) -> Hidden:
         found = await self.tombstones.read()
         for entity_id in self._speaking():
-            asked_at, pending = await self.everything(entity_id).read(self.clock())
+            asked_at, pending, newest = await self.everything(entity_id).read(self.clock())
             if entity_id == self.entity_id and await self._sweep(found, asked_at):
                 found = await self.tombstones.read()
+            found.newest[entity_id] = newest
             if pending is not None:
                 found.pending[entity_id] = pending
         found.forgotten |= self._passed
@@ -237,8 +238,10 @@ class EvalContext:
         they would teach again what was forgotten. A message that may ask to forget something stays."""
         said = [message for message in unread if isinstance(message, HumanMessage) and message.id]
         for speaker in dict.fromkeys(map(self.speaker_of, said)):
-            at = await Newest(self.needed_store(), self.agent_id, speaker).at()
-            if at is None:
+            newest = (await self.hidden()).newest
+            if speaker not in newest:
+                newest[speaker] = await Newest(self.needed_store(), self.agent_id, speaker).at()
+            if (at := newest[speaker]) is None:
                 continue
             own = [message for message in said if self.speaker_of(message) == speaker]
             until = await self._last_before(speaker, at)

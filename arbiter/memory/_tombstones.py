@@ -75,13 +75,14 @@ class _Begun(Record):
 class Hidden:
     """The contents of a room's tombstones. `forgotten` messages are no sources; neither they nor those that `asked`
     are shown. `swept` are the times of wishes to forget everything that the room has carried out, `pending`
-    those that its speakers have not confirmed, and `begun` the messages of wishes that were not carried out to
-    the end, by entity."""
+    those that its speakers have not confirmed, `newest` the times of their newest forgettings, and `begun` the
+    messages of wishes that were not carried out to the end, by entity."""
 
     forgotten: set[str] = field(default_factory=set[str])
     asked: set[str] = field(default_factory=set[str])
     pending: dict[str, Pending] = field(default_factory=dict[str, Pending])
     swept: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    newest: dict[str, datetime | None] = field(default_factory=dict[str, datetime | None])
     begun: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     @property
@@ -161,9 +162,10 @@ class Everything(Records):
         """The wish that can be confirmed now."""
         return _pending(await self.store.aget(self.space, _PENDING), now)
 
-    async def read(self, now: datetime) -> tuple[datetime | None, Pending | None]:
+    async def read(self, now: datetime) -> tuple[datetime | None, Pending | None, datetime | None]:
+        """When it was carried out, the wish that can be confirmed now, and the time of the `Newest` forgetting."""
         found = {entry.key: entry.value for entry in await self.store.alist(self.space)}
-        return _since(found.get(_EVERYTHING)), _pending(found.get(_PENDING), now)
+        return _since(found.get(_EVERYTHING)), _pending(found.get(_PENDING), now), _since(found.get(_NEWEST))
 
     async def ask_back(self, pending: Pending | None) -> None:
         """Note a wish that must be confirmed; with None there is none any more."""
@@ -181,7 +183,7 @@ class Newest(Records):
     """The time of an entity's newest forgetting, of whatever kind. The messages of the entity from before that are
     unread by then teach nothing any more."""
 
-    kind = "forgettings"
+    kind = "tombstones"
 
     async def at(self) -> datetime | None:
         return _since(await self.store.aget(self.space, _NEWEST))

@@ -416,7 +416,7 @@ def test_no_guess_of_a_forgotten_text_can_be_checked_against_the_ids_of_another_
         say("My cat is called Pixel")
         say("Forget my cat")
         assert talk.known() == []
-        [tombstone] = talk.store.search(("arbiter", "agent", "tombstones"))
+        [tombstone] = talk.store.search(("arbiter", "agent", "tombstones", "room"))
         buried.append(set(tombstone.value["messages"]))
     assert all(buried)
     assert buried[0].isdisjoint(buried[1])
@@ -1349,7 +1349,7 @@ def test_a_wish_is_confirmed_in_another_process(tmp_path: Path) -> None:
 def test_tombstones_hold_message_ids_and_a_time() -> None:
     talk = Talk({"first": claims(CAT), "my cat": forget("Pixel")})
     talk.say("first things", id="m1").say("Forget my cat", id="m2")
-    [tombstone] = talk.store.search(("arbiter", "agent", "tombstones"))
+    [tombstone] = talk.store.search(("arbiter", "agent", "tombstones", "room"))
     assert tombstone.value == {"at": talk.clock().isoformat(), "messages": ["m1"], "asked": ["m2"]}
 
 

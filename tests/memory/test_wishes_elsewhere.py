@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
-from langgraph.store.base import BaseStore
+from langgraph.store.base import BaseStore, GetOp, Op
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
@@ -257,3 +258,22 @@ def test_a_profile_is_not_filled_from_before_a_forgetting(after: bool) -> None:
     there.say("I live in Oslo" if after else "Hello", room="b")
     assert there.arbiter_os.drain(10)
     assert here.memory.profile("ada", Home).city == ("Oslo" if after else None)
+
+
+def test_a_turn_looks_for_a_forgetting_of_its_user_where_it_reads_anyway() -> None:
+    class Watched(InMemoryStore):
+        looks = 0
+
+        def batch(self, ops: Iterable[Op]) -> list[Any]:
+            listed = [*ops]
+            self.looks += sum(isinstance(op, GetOp) and op.key == "newest" for op in listed)
+            return super().batch(listed)
+
+        async def abatch(self, ops: Iterable[Op]) -> list[Any]:
+            return self.batch(ops)
+
+    store = Watched()
+    talk, _ = two(store, evaluators=[FactEvaluator(), ReflectionEvaluator()])
+    talk.say("I live in Oslo").say("My cat is called Pixel")
+    assert talk.known() == [CAT, OSLO]
+    assert store.looks == 0

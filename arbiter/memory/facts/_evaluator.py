@@ -163,9 +163,9 @@ class FactEvaluator(CognitiveEvaluator):
         # Nodes of one superstep end together; under the lock the second one sees the cursor of the first.
         async with ctx.needed_store().lock(ctx.agent_id, "room", ctx.room_id, self.name):
             cursors = ctx.cursors(self.name)
-            unread = await self._unread(ctx, cursors)
             wishes = WishBook(ctx, facts_of(ctx).forgetting)
             await wishes.resume()
+            unread = await self._unread(ctx, cursors)
             edited = await cursors.edited(ctx.messages)
             await wishes.commands([*edited, *unread])
             if not await self._is_due(ctx, cursors, unread, edited):
