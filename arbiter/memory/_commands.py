@@ -170,8 +170,9 @@ HASTENING = (
     *("bhool", "bhul ja", " hata do", " mita do", "yaad mat", "mat yaad", "zabud", "wasurete"),
     *("4get", "4got", "forgt", "frgt", "fgt "),
     # Not to remember or to keep: de, es, fr, it, pt, id, hi, ar, zh, ja, ko
-    *("nicht speicher", "nicht merken", "nicht aufschreib", "no guardes", "no recuerdes", "ne garde", "ne stocke"),
-    *("ne retien", "non salvare", "non ricordare", "não guarde", "não salve", "jangan simpan", "jangan ingat"),
+    *("nicht speicher", "nicht merken", "nicht aufschreib", "no guardes", "no recuerdes", "ne garde "),
+    *("ne gardez ", "ne stocke ", "ne stockez ", "ne retien", "non salvare", "non ricordare"),
+    *("não guarde", "não salve", "jangan simpan", "jangan ingat"),
     *("याद मत", "मत याद", "لا تتذكر", "لا تحفظ", "لا تحتفظ", "不要记", "别记", "不要記", "別記"),
     *("覚えないで", "記憶しないで", "기억하지", "기억 하지", "저장하지"),
     # zh, ja, ko

@@ -265,3 +265,8 @@ def test_only_a_whole_message_is_a_command(text: str, expected: str | None) -> N
 def test_words_of_many_languages_hasten_the_extraction(text: str) -> None:
     assert hastens(text)
     assert not hastens("Hello, how are you? I live in Oslo.")
+
+
+@pytest.mark.parametrize("text", ["We have a fine garden.", "Everyone stocked up on water."], ids=str)
+def test_parts_of_other_words_make_nothing_a_wish(text: str) -> None:
+    assert not hastens(text)
