@@ -237,17 +237,19 @@ class EvalContext:
         """Hide those of these unread messages that a speaker said before its newest forgetting, in another thread:
         they would teach again what was forgotten. A message that may ask to forget something stays."""
         said = [message for message in unread if isinstance(message, HumanMessage) and message.id]
+        hidden = await self.hidden()
         for speaker in dict.fromkeys(map(self.speaker_of, said)):
-            newest = (await self.hidden()).newest
-            if speaker not in newest:
-                newest[speaker] = await Newest(self.needed_store(), self.agent_id, speaker).at()
-            if (at := newest[speaker]) is None:
+            if speaker not in hidden.newest:
+                hidden.newest[speaker] = await Newest(self.needed_store(), self.agent_id, speaker).at()
+            if (at := hidden.newest[speaker]) is None:
                 continue
             own = [message for message in said if self.speaker_of(message) == speaker]
             until = await self._last_before(speaker, at)
             newer = set[str | None]() if until is None else self._newer(until, own[0])
-            self._passed |= {str(part.id) for part in own if part.id not in newer and not hastens(text_of(part))}
-        (await self.hidden()).forgotten |= self._passed
+            self._passed |= {
+                str(part.id) for part in own if part.id not in newer and not hastens(text_of(part))
+            }
+        hidden.forgotten |= self._passed
 
     async def _last_before(self, speaker: str, at: datetime) -> str | None:
         """The id of the last message of a speaker in this room from before its newest forgetting, "" if there is none;

@@ -326,8 +326,11 @@ def test_a_tool_compares_what_it_stores_with_what_is_known() -> None:
 def test_a_forgetting_leaves_unread_messages_of_its_own_thread_to_be_learned_from(mode: str) -> None:
     """Another process may have served the thread until now."""
     cat = "Ada has a cat called Pixel"
-    reader = Scripted(answers=[lambda prompt: answer(*[cat] * ("> My cat" in prompt))])
-    agent = Agent(mode=mode, evaluator_model=reader)
+
+    def read(prompt: str) -> str:
+        return answer(*[cat] * ("> My cat" in prompt))
+
+    agent = Agent(mode=mode, evaluator_model=Scripted(answers=[read]))
     agent.arbiter_os.add_evaluator(FactEvaluator(always_run=True))
     fact = agent.memory.remember("ada", "Ada lives in Oslo")
     wish = call("forget_memory", "Please forget where I live", "m2", ids=[fact.id])

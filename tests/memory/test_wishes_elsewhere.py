@@ -165,7 +165,9 @@ def test_a_wish_that_another_process_has_not_read_is_carried_out_after_a_later_f
 
 
 @pytest.mark.parametrize(
-    "text", ["I tell you as a friend: I have a dog", "Forget what I just said"], ids=["off the record", "command"]
+    "text",
+    ["I tell you as a friend: I have a dog", "Forget what I just said"],
+    ids=["off the record", "command"],
 )
 def test_a_wish_about_messages_of_which_nothing_was_learned_costs_nothing_elsewhere(text: str) -> None:
     here, there = two()
