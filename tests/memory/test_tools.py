@@ -323,8 +323,11 @@ def test_a_tool_compares_what_it_stores_with_what_is_known() -> None:
 
 
 @MODES
-def test_a_forgetting_leaves_unread_messages_of_its_own_thread_to_be_learned_from(mode: str) -> None:
-    """Another process may have served the thread until now."""
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_forgetting_leaves_unread_messages_of_its_own_thread_to_be_learned_from(
+    mode: str, forgotten: bool
+) -> None:
+    """Another process may have served the thread until now, unless they were hidden by an earlier forgetting."""
     cat = "Ada has a cat called Pixel"
 
     def read(prompt: str) -> str:
@@ -333,8 +336,10 @@ def test_a_forgetting_leaves_unread_messages_of_its_own_thread_to_be_learned_fro
     agent = Agent(mode=mode, evaluator_model=Scripted(answers=[read]))
     agent.arbiter_os.add_evaluator(FactEvaluator(always_run=True))
     fact = agent.memory.remember("ada", "Ada lives in Oslo")
+    if forgotten:
+        agent.memory.forget("ada", "Pixel")
     wish = call("forget_memory", "Please forget where I live", "m2", ids=[fact.id])
     before = [HumanMessage("My cat is called Pixel", id="m1"), AIMessage("Nice", id="a1")]
     run(agent.app, {"messages": [*before, *wish["messages"]]}, config(), mode=mode)
     assert agent.arbiter_os.drain(10)
-    assert agent.known() == [cat]
+    assert agent.known() == ([] if forgotten else [cat])

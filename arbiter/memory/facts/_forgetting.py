@@ -129,8 +129,10 @@ class Forgetting:
         if self._before is None or self._before < self.wished_at:
             if room_id := AT_WORK.get():
                 before = Before(self.store, self.agent_id, room_id)
-                _, until = await before.read(self.entity_id)
-                await before.note(self.entity_id, self.wished_at, until)
+                noted, until = await before.read(self.entity_id)
+                # Else it has not had a turn since the forgetting before, which hides what is unread.
+                if self._before is None or (noted is not None and noted >= self._before):
+                    await before.note(self.entity_id, self.wished_at, until)
             await self._newest.note(self.wished_at)
 
     async def _note_everything(self, at: datetime, rooms: Iterable[str]) -> None:
