@@ -198,6 +198,24 @@ def test_undoing_a_forgetting_lets_unread_messages_from_before_teach_again() -> 
     assert there.known() == [CAT, DOG, OSLO]
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=str)
+def test_undoing_all_forgettings_in_any_order_lets_unread_messages_teach_again(
+    order: tuple[int, int],
+) -> None:
+    here, there = two(fact_rules=FactRules(undo_within=timedelta(days=1)))
+    here.say("I have a dog", room="a").say("I live in Oslo", room="a")
+    there.say("My cat is called Pixel", room="b")
+    gone: list[str | None] = []
+    for words in ("Oslo", "dog"):
+        later(here)
+        gone.append(here.memory.forget("ada", words).id)
+    for number in order:
+        assert here.memory.undo("ada", id=gone[number]) == 1
+    later(here)
+    there.say("Hello", room="b")
+    assert there.known() == [CAT, DOG, OSLO]
+
+
 def test_reflection_reads_nothing_from_before_a_forgetting_either() -> None:
     here, there = two(evaluators=[ReflectionEvaluator()])
     there.say("I live in Oslo", room="b")

@@ -82,6 +82,11 @@ class Bin(Records):
         for binned in sorted(found, key=lambda one: one.at, reverse=True):
             if not id or binned.id == id:
                 facts += await self._restore(binned, now)
+                for later in found:
+                    if later.newest_before == binned.at:
+                        before = partial(replace, newest_before=binned.newest_before)
+                        change = partial(Binned.altered, change=before)
+                        await self.store.aupdate(self.space, later.id, change)
                 if binned.records or binned.messages:
                     break
         return facts
