@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -143,6 +144,7 @@ class EvalContext:
     open_facts: ClassVar[Callable[[EvalContext], Facts]]
     """Set by `arbiter.memory.facts`, which builds on this module."""
     _hidden: Hidden | None = field(default=None, init=False, repr=False)
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False, compare=False)
     _passed: set[str] = field(default_factory=set[str], init=False, repr=False)
     _whole: EvalContext | None = field(default=None, init=False, repr=False)
 
@@ -208,9 +210,11 @@ class EvalContext:
 
     async def hidden(self, *, anew: bool = False) -> Hidden:
         """The messages of this room that are forgotten or off the record; read once a turn, or `anew`."""
-        if self._hidden is None or anew:
-            self._hidden = Hidden() if self.store is None else await self._read_hidden()
-        return self._hidden
+        # All evaluators look for it at once.
+        async with self._reading:
+            if self._hidden is None or anew:
+                self._hidden = Hidden() if self.store is None else await self._read_hidden()
+            return self._hidden
 
     async def _read_hidden(self) -> Hidden:
         found = await self.tombstones.read()

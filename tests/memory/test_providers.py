@@ -996,19 +996,23 @@ def test_a_provider_copies_no_message_that_it_does_not_read(mode: str) -> None:
     assert sorted(Counted.copies) == ["25", "26", "27", "28", "29"]
 
 
+class Watched(InMemoryStore):
+    """A store that counts the looks for the tombstones of the room."""
+
+    looks = 0
+
+    def batch(self, ops: Iterable[Op]) -> list[Any]:
+        listed = [*ops]
+        self.looks += sum(TOMBSTONES in repr(op) for op in listed)
+        return super().batch(listed)
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Any]:
+        await asyncio.sleep(0)
+        return self.batch(ops)
+
+
 @MODES
 def test_the_providers_of_a_node_read_the_tombstones_of_its_room_once(mode: str) -> None:
-    class Watched(InMemoryStore):
-        looks = 0
-
-        def batch(self, ops: Iterable[Op]) -> list[Any]:
-            listed = [*ops]
-            self.looks += sum(TOMBSTONES in repr(op) for op in listed)
-            return super().batch(listed)
-
-        async def abatch(self, ops: Iterable[Op]) -> list[Any]:
-            return self.batch(ops)
-
     store = Watched()
     app, _, arbiter_os = speaking(GoalsProvider(), TimeProvider(), ReflectionProvider(), TrustProvider())
     arbiter_os.add_evaluation_cycle(EvaluationCycle(store=store))
@@ -1016,6 +1020,13 @@ def test_the_providers_of_a_node_read_the_tombstones_of_its_room_once(mode: str)
     assert store.looks == 1
     run(app, HELLO, THREAD, mode=mode)
     assert store.looks == 2
+
+
+async def test_providers_that_are_asked_at_once_read_the_tombstones_once() -> None:
+    store = Watched()
+    ctx = context(store, "Hi", room_id="t", agent_id="agent")
+    await acompose_context([GoalsProvider(), TimeProvider(), TrustProvider()], ctx)
+    assert store.looks == 1
 
 
 @MODES

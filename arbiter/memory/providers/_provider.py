@@ -77,6 +77,7 @@ class ProviderContext:
     _on_record: list[ProviderContext] = field(
         default_factory=list["ProviderContext"], init=False, repr=False, compare=False
     )
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Whatever is given: providers, and the embedder of their searches, see no secret.
@@ -89,8 +90,9 @@ class ProviderContext:
 
     async def on_record(self) -> ProviderContext:
         """This context without the messages that have a tombstone in its room, which are read once."""
-        if not self._on_record:
-            self._on_record.append(await self._without_tombstones())
+        async with self._reading:
+            if not self._on_record:
+                self._on_record.append(await self._without_tombstones())
         return self._on_record[0]
 
     async def _without_tombstones(self) -> ProviderContext:
