@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from arbiter._conditions.found import found
 from arbiter.errors import describe
 from arbiter.history import HistoryItem, RunHistory
 from arbiter.history._record import Account, Answer, PolicyDecision, Question, Record
@@ -17,6 +16,7 @@ from arbiter.instructions import recorded_instruction
 from arbiter.ledger._contents import frozen, restored, said
 from arbiter.ledger._database import LedgerError
 from arbiter.ledger._entries import checks_of, routes_of, scores_of, times_of
+from arbiter.ledger._found import found
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Outcome, Verdict
 
 T = TypeVar("T")

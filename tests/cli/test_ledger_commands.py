@@ -38,6 +38,8 @@ class Payment(TypedDict, total=False):
     user: dict[str, Any]
     password: str
     text: str
+    card: str
+    number: Any
 
 
 PAYMENT: Payment = {
@@ -45,6 +47,8 @@ PAYMENT: Payment = {
     "messages": ["Hi"],
     "user": {"is_admin": False, "full name": "Ann"},
     "password": "hunter2hunter2",
+    "card": "4111 1111 1111 1111",
+    "number": 10**5000,
 }
 
 
@@ -137,12 +141,15 @@ def test_history_says_which_values_a_condition_found(tmp_path: Path, deny_when: 
         "input.amount > 1000 && history.count >= 0",
         "input.password != 'a'",
         "has(input.password)",
+        "input.card != 'a'",
+        "has(input.number)",
     ],
 )
 def test_history_shows_a_condition_whose_values_are_not_all_plain_and_known(
     tmp_path: Path, deny_when: str
 ) -> None:
-    """Lists, what the history says, and what was redacted are no values to show."""
+    """Lists, what the history says, what was redacted, and numbers that Python does not print are no values to
+    show."""
     assert _asked(tmp_path, deny_when, PAYMENT) == deny_when
 
 

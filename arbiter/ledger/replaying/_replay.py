@@ -10,7 +10,6 @@ from typing import Any, get_args
 import orjson
 from langchain_core.language_models import FakeListChatModel
 
-from arbiter._conditions.found import found
 from arbiter._constitution.kinds import takes_model
 from arbiter._constitution.loading import (
     Constitution,
@@ -26,6 +25,7 @@ from arbiter.errors import ConfigurationError, nearest
 from arbiter.evaluators import TextSimilarityEvaluator
 from arbiter.history._record import Described
 from arbiter.ledger._exporting import RecordedThread, Records
+from arbiter.ledger._found import found
 from arbiter.ledger.replaying._report import (
     Outcome,
     ReplayDifference,

@@ -17,9 +17,9 @@ from langchain_core.messages import messages_from_dict
 
 from arbiter._values.states import FrozenList, Unreadable, UnreadableError, View, freeze
 from arbiter.ledger._contents import key_from, named_from, restored
+from arbiter.ledger._found import REDACTED
 
 _MARKS = re.compile(r'"\$(cut|secret|digest|opaque|bytes|array|type|enum)"|\[secret: ')
-_REDACTED = re.compile(r"\[secret: [^\]]+\]")
 _MOST = 200_000
 """Elements of a cut list that are made again; a longer list is missing as a whole."""
 __all__ = ["Missing", "Notes", "RecordedState", "state_of"]
@@ -211,7 +211,7 @@ class _Maker:
     def value(self, given: Any, path: str) -> Any:
         kind = cast(Any, type(given))
         if kind is str:
-            return self._missing(path, "redacted") if _REDACTED.search(given) else given
+            return self._missing(path, "redacted") if REDACTED.search(given) else given
         if kind is list:
             return self._list(given, path)
         if kind is not dict:
@@ -241,7 +241,7 @@ class _Maker:
             if mark in ("$float", "$int", "$decimal", "$time", "$duration", "$path", "$uuid"):
                 if isinstance(given[mark], dict):
                     return self.value(given[mark], path)  # cut, or redacted as a whole
-                is_redacted = isinstance(given[mark], str) and _REDACTED.search(given[mark])
+                is_redacted = isinstance(given[mark], str) and REDACTED.search(given[mark])
                 return self._missing(path, "redacted") if is_redacted else restored(given)
         fields = self._fields(given, path)
         if "$cut" in given:

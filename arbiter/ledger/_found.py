@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -14,30 +15,35 @@ _INPUT = frozenset({"input", "state"})
 _LONG = 60
 _MANY = 4
 _PLAIN = (str, int, float, bool, type(None))
+REDACTED = re.compile(r"\[secret: [^\]]+\]")
+"""The mark of a secret in a stored text."""
 
 
 def found(reason: str, state: Any) -> str:
     """The values of the input that made a condition true, as in "input.amount is 1200".
 
     Empty if `reason` is not a condition on the input alone, if it is not true for `state`, or if it names a
-    list, an object or more than four fields.
+    list, an object, what was redacted, or more than four fields.
     """
+    condition = _condition(reason)
     try:
-        condition = _condition(reason)
-        if not condition.evaluate({"input": state, "state": state}):
+        if condition is None or not condition.evaluate({"input": state, "state": state}):
             return ""
-    except ConditionError:
+        values = {field: _value(state, field) for field in sorted(condition.fields, key=str)}
+        if len(values) > _MANY or not all(map(_is_plain, values.values())):
+            return ""
+        return ", ".join(f"{_name(field)} is {_text(value)}" for field, value in values.items())
+    except (ConditionError, ValueError):  # also for a number that is too long to be written
         return ""
-    fields = sorted(condition.fields, key=str)
-    values = [_value(state, field) for field in fields]
-    if len(values) > _MANY or not all(type(value) in _PLAIN for value in values):
-        return ""
-    return ", ".join(f"{_name(field)} is {_text(value)}" for field, value in zip(fields, values, strict=True))
 
 
 @lru_cache(maxsize=256)
-def _condition(expression: str) -> Condition:
-    return Condition(expression, _INPUT)
+def _condition(reason: str) -> Condition | None:
+    """None if the reason is in words, as most are."""
+    try:
+        return Condition(reason, _INPUT)
+    except ConditionError:
+        return None
 
 
 def _value(state: Any, field: Field) -> Any:
@@ -49,6 +55,10 @@ def _value(state: Any, field: Field) -> Any:
     except (LookupError, TypeError):
         return object()
     return value
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in _PLAIN and not (type(value) is str and REDACTED.search(value))
 
 
 def _name(field: Field) -> str:
