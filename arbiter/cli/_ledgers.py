@@ -99,7 +99,7 @@ def upgrade_ledger(where: str) -> int:
     from arbiter.ledger._database import SCHEMA
 
     before, after = upgrade_database(where, SCHEMA)
-    with opened(where):  # an error if tables are gone
+    with opened(where, create=True):  # an error if tables are gone
         pass
     done = "has the newest schema" if before == after else f"was upgraded from schema {before} to"
     Screen("table").say(f"{shown(where)} {done} {after}.")

@@ -195,7 +195,8 @@ class Ledger:
 
     def _open_store(self) -> Store:
         engine = open_database(self._where, SCHEMA, create=self._create)
-        ensure_whole(engine, self._where)
+        if self._create:  # a command that only reads shows what is left
+            ensure_whole(engine, self._where)
         report_outages(engine, self._where)
         return Store(engine, self._options.keeping())
 
@@ -739,6 +740,7 @@ class Ledger:
             )
         self.flush(5)
         self._store.file.ensure_in_place()
+        ensure_whole(self._store.engine, self._where)
         if thread_id is not None:
             thread_id, _ = self._queries.names_of(thread_id)
         return Verifier(

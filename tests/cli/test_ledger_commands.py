@@ -555,6 +555,15 @@ def test_a_ledger_that_lost_a_table_is_refused_by_every_command(copied: Path, ta
         )
 
 
+@pytest.mark.parametrize("table", ["anchors", "constitutions", "cursors", "graphs", "rollups", "undelivered"])
+def test_the_history_of_a_ledger_that_lost_another_table_is_shown(copied: Path, table: str) -> None:
+    """There may be no backup."""
+    expected = typed("history"), typed("history", "--verdict", "deny")
+    with sql(copied) as run:
+        run(f"DROP TABLE {table}")
+    assert (typed("history"), typed("history", "--verdict", "deny")) == expected
+
+
 # run --ledger -------------------------------------------------------------------------------------
 
 GRAPH = """
