@@ -510,11 +510,15 @@ class Ledger:
         is_known = has_checkpoints(checkpointer, thread_id)
         condition = self._erased(thread_id, subject, is_known=is_known)
         kept: list[str] = []
-        done: list[str] = []
+        done: set[str] = set()
         if checkpointer is not None:
             # First: a process that is killed in between, and is called again, still finds their names.
-            done = self._queries.thread_ids(*condition) or ([] if thread_id is None else [thread_id])
-            kept += _kept_by(checkpointer, done)
+            names = self._queries.thread_ids(*condition)
+            done = {*names}
+            # The ledger may have forgotten a name, or stored it with escapes.
+            if thread_id is not None and done <= {storable(thread_id)}:
+                names = [thread_id]
+            kept += _kept_by(checkpointer, names)
         erased = erase(self._store, *condition, reason, self._now())
         if erased.threads:
             self._forgotten |= {(thread_id, subject), *((name, None) for name in erased.thread_ids)}

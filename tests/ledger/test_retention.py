@@ -395,6 +395,19 @@ def test_an_erasure_names_the_threads_that_the_checkpointer_still_has(tmp_path: 
         assert ledger.verify()
 
 
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800"], ids=["NUL", "surrogate"])
+def test_an_erasure_deletes_the_checkpoints_of_a_name_that_no_database_takes(
+    tmp_path: Path, name: str
+) -> None:
+    """The ledger stores such a name with escapes, a checkpointer in memory as it is."""
+    saver = InMemorySaver()
+    with Ledger(tmp_path / "l.db") as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("x"), checkpointer=saver))
+        app.invoke({"amount": 1}, conf(name))
+        assert ledger.erase(thread_id=name, reason="request", checkpointer=saver).threads == 1
+        assert not list(saver.list(None))
+
+
 ERASES = """
 import os, signal, sqlite3, sys
 from langgraph.checkpoint.sqlite import SqliteSaver
