@@ -211,7 +211,7 @@ class Written:
     @classmethod
     def read(cls, folder: Path) -> Written:
         """Read the files of a run. Raises `PackError` for a broken line, and warns of a torn last one."""
-        written = cls(folder=folder, head=_head(folder))
+        written = cls(folder=folder, head=head_of(folder))
         path = folder / "journal.jsonl"
         for number, raw in enumerate(_lines(path), 1):
             if not raw.endswith(b"\n"):
@@ -261,7 +261,7 @@ class Written:
         return sorted(found, key=lambda result: (places.get(result.case_id, len(places)), result.repeat))
 
 
-def _head(folder: Path) -> Mapping[str, Any]:
+def head_of(folder: Path) -> Mapping[str, Any]:
     path = folder / "run.json"
     try:
         head = json.loads(path.read_text(encoding="utf-8"))
@@ -620,7 +620,7 @@ def runs_of(suite: str | None, folder: Path = FOLDER) -> Iterator[Path]:
     no other."""
     for run in reversed(runs_in(folder)):
         try:
-            if suite is None or _head(run).get("suite") == suite:
+            if suite is None or head_of(run).get("suite") == suite:
                 yield run
         except ConfigurationError as error:
             warnings.warn(f"{error} The run is left out.", ArbiterWarning, stacklevel=2)

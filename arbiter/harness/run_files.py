@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from arbiter._constitution.documents import PackModel, explain, path_of
 from arbiter.errors import ArbiterError, PackError, PackMistake, nearest
 from arbiter.harness.canonical import is_mapping
-from arbiter.harness.journal import OTHER_FORM, OtherFormError
+from arbiter.harness.journal import OTHER_FORM, OtherFormError, head_of
 from arbiter.harness.results import Status
 from arbiter.verdicts import Outcome
 
@@ -130,23 +130,26 @@ def explained(*runs: Path) -> Generator[None]:
 def mistakes_in(run: Path) -> Iterator[PackMistake]:
     """The values in the files of a run that are not of the types that a run writes."""
     path, known = run / "run.json", set[str]()
-    head = json.loads(path.read_text(encoding="utf-8"))
+    head = head_of(run)
     for place, said in _mistakes(_Head, head):
         yield PackMistake(str(path), 1, place, said)
     for case in head["cases"] if isinstance(head.get("cases"), list) else ():
         if is_mapping(case) and isinstance(case.get("id"), str):
             known.add(case["id"])
     path = run / "journal.jsonl"
-    for number, raw in enumerate(path.read_bytes().splitlines(), 1):
-        try:
-            line = json.loads(raw)
-        except ValueError:  # torn
-            continue
-        for place, said in _mistakes(_KINDS.get(str(line["kind"]), _Line), line):
-            yield PackMistake(str(path), number, place, said)
-        if (case := line.get("case")) is not None and case not in known:
-            said = f"expected the id of a case in run.json, got {case!r:.80}.{nearest(str(case), known)}"
-            yield PackMistake(str(path), number, "case", said)
+    with path.open("rb") as lines:
+        for number, raw in enumerate(lines, 1):
+            try:
+                line = json.loads(raw)
+                model, case = _KINDS.get(str(line["kind"]), _Line), line.get("case")
+                is_known = case is None or case in known
+            except OTHER_FORM:  # torn, or no line of a journal
+                continue
+            for place, said in _mistakes(model, line):
+                yield PackMistake(str(path), number, place, said)
+            if not is_known:
+                said = f"expected the id of a case in run.json, got {case!r:.80}.{nearest(str(case), known)}"
+                yield PackMistake(str(path), number, "case", said)
 
 
 def _mistakes(model: type[_Values], data: Any) -> Iterator[tuple[str, str]]:

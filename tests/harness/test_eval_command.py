@@ -460,6 +460,22 @@ def test_a_damaged_baseline_is_replaced_by_a_run(files: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "other",
+    ["{}", "[]", "5", '{"kind": "case", "case": []}', "[" * 100_000],
+    ids=["empty", "list", "number", "case", "deep"],
+)
+def test_a_list_has_a_run_whose_end_was_edited_beside_a_line_of_another_form(files: Path, other: str) -> None:
+    """The list reads the last line only; the others are read to find what is wrong."""
+    Said("run")
+    (journal,) = (files / ".arbiter/evals").glob("*/journal.jsonl")
+    *lines, end = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join((*lines, other + "\n", json.dumps(json.loads(end) | {"done": "x"}) + "\n")))
+    assert "done: expected a whole number, got 'x'" in Said("list").err
+    (journal.parent / "run.json").write_text(other)
+    assert f"{journal.parent.name}/run.json" in Said("list").err
+
+
+@pytest.mark.parametrize(
     ("kind", "place", "value", "said"),
     [
         pytest.param(
