@@ -14,7 +14,7 @@ from arbiter.errors import ConditionError
 _INPUT = frozenset({"input", "state"})
 _LONG = 60
 _MANY = 4
-_PLAIN = (str, int, float, bool, type(None))
+_PLAIN = (int, float, bool, type(None))
 REDACTED = re.compile(r"\[secret: [^\]]+\]")
 """The mark of a secret in a stored text."""
 
@@ -23,7 +23,7 @@ def found(reason: str, state: Any) -> str:
     """The values of the input that made a condition true, as in "input.amount is 1200".
 
     Empty if `reason` is not a condition on the input alone, if it is not true for `state`, or if it names a
-    list, an object, what was redacted, or more than four fields.
+    list, an object, a long text, what was redacted, or more than four fields.
     """
     condition = _condition(reason)
     try:
@@ -32,7 +32,9 @@ def found(reason: str, state: Any) -> str:
         values = {field: _value(state, field) for field in sorted(condition.fields, key=str)}
         if len(values) > _MANY or not all(map(_is_plain, values.values())):
             return ""
-        return ", ".join(f"{_name(field)} is {_text(value)}" for field, value in values.items())
+        return ", ".join(
+            f"{_name(field)} is {json.dumps(value, ensure_ascii=False)}" for field, value in values.items()
+        )
     except (ConditionError, ValueError):  # also for a number that is too long to be written
         return ""
 
@@ -58,15 +60,12 @@ def _value(state: Any, field: Field) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    return type(value) in _PLAIN and not (type(value) is str and REDACTED.search(value))
+    if type(value) is str:
+        return len(value) <= _LONG and not REDACTED.search(value)
+    return type(value) in _PLAIN
 
 
 def _name(field: Field) -> str:
     first, *rest = field
     keys = (f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]" for key in rest)
     return f"{first}{''.join(keys)}"
-
-
-def _text(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"

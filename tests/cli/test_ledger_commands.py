@@ -157,11 +157,11 @@ def test_history_shows_the_reason_that_the_user_gave(tmp_path: Path) -> None:
     assert _asked(tmp_path, "input.amount > 1000", PAYMENT, "a large amount") == "a large amount"
 
 
-def test_a_value_that_a_condition_found_is_shown_in_bounds(tmp_path: Path) -> None:
-    why = _asked(tmp_path, "input.text != ''", {"text": "\u202e\n" + "x" * 9000})
-    assert len(why) < 100
+def test_a_text_that_a_condition_found_is_shown_if_it_is_short(tmp_path: Path) -> None:
+    why = _asked(tmp_path, "input.text != ''", {"text": "\u202e\nhello"})
     assert why.startswith("input.text is ")
     assert "\u202e" not in why
+    assert _asked(tmp_path, "input.text != ''", {"text": "x" * 9000}) == "input.text != ''"
 
 
 @pytest.mark.lengthy
