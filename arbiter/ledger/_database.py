@@ -54,7 +54,7 @@ SCHEMA = Schema(
 
 
 def ensure_whole(engine: Engine, where: str | os.PathLike[str]) -> None:
-    """Raise `LedgerUnavailable` for a ledger that has lost a table: no entry could be written, or fully verified."""
+    """Raise `LedgerUnavailable` for a ledger that has lost a table: no entry could be written."""
     from sqlalchemy import inspect
 
     from arbiter.ledger._tables import metadata

@@ -744,7 +744,6 @@ class Ledger:
             )
         self.flush(5)
         self._store.file.ensure_in_place()
-        ensure_whole(self._store.engine, self._where)
         if thread_id is not None:
             thread_id, _ = self._queries.names_of(thread_id)
         return Verifier(
