@@ -66,8 +66,8 @@ def _observed(run: NodeRun) -> Steps:
 
 def _govern(run: NodeRun) -> Steps:
     plan = run.plan
-    if run.schemas is not None and (unfinished := schemas_unfinished(run)) is not None:
-        return (yield from _failed(run, Raised(unfinished)))
+    if run.schemas is not None and (unknown := schemas_unfinished(run.schemas, run.record.node)):
+        return (yield from _failed(run, Raised(unknown)))
     if plan.escalates or run.may_have_asked:
         saved = yield ReadCheckpoint(run)
         if type(saved) is not Raised:

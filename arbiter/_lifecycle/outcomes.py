@@ -10,7 +10,7 @@ from langgraph.types import Command, Overwrite
 from pydantic import TypeAdapter, ValidationError
 
 from arbiter._lifecycle.requests import Raised
-from arbiter._lifecycle.runs import NodeRun
+from arbiter._lifecycle.runs import NodeRun, Schemas
 from arbiter._values.shapes import problem_of
 from arbiter._values.states import as_state, with_own, with_parts, written_by
 from arbiter.errors import ConfigurationError, OutputSchemaError, PolicyViolationError, describe
@@ -34,18 +34,15 @@ def note_output(run: NodeRun, output: Any) -> None:
         record.drafts = ()
 
 
-def schemas_unfinished(run: NodeRun) -> ConfigurationError | None:
-    """The error of a node whose schemas name a type that is not defined, though a module has no more to define."""
-    schemas = run.schemas
-    if schemas is None:
-        return None
+def schemas_unfinished(schemas: Schemas, node: str) -> ConfigurationError | None:
+    """The error of a node whose schemas name a type that is still not defined when it runs."""
     for adapter, name in ((schemas.input, schemas.input_name), (schemas.output, schemas.output_name)):
         # An older pydantic reports it when the adapter is made.
         if adapter is not None and not getattr(adapter, "pydantic_complete", True):
             try:
                 adapter.rebuild()
             except Exception as exc:
-                return unusable(name, f"node {run.record.node!r}", exc)
+                return unusable(name, f"node {node!r}", exc)
     return None
 
 
