@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 from arbiter._values.spelling import misspelt
@@ -15,10 +15,6 @@ _BUILTINS = builtins.__name__
 class ExceptionNames(frozenset[str]):
     """Names such as "ConnectionError", or "json.decoder.JSONDecodeError" with the module that defines the class."""
 
-    def count(self, kinds: Iterable[str]) -> bool:
-        """True if one of these classes, which have their modules in front, is named."""
-        return any(kind in self or kind.rpartition(".")[2] in self for kind in kinds)
-
     def wrong(self) -> Iterator[tuple[str, str]]:
         """The names that no exception has, each with the one that was meant.
 
@@ -28,8 +24,13 @@ class ExceptionNames(frozenset[str]):
             module, _, own = name.rpartition(".")
             known = _in_module(module or _BUILTINS)
             meant = known.get(own) or known.get(_near(own, known) or "")
-            if meant not in (None, name) and not ExceptionNames([name]).count(_of_program()):
+            if meant not in (None, name) and not is_one_named(_of_program(), (name,)):
                 yield name, meant
+
+
+def is_one_named(kinds: Iterable[str], names: Container[str]) -> bool:
+    """True if one of these classes, which have their modules in front, is among the names."""
+    return any(kind in names or kind.rpartition(".")[2] in names for kind in kinds)
 
 
 def _near(name: str, names: Iterable[str]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Unpack
 
-from arbiter._values.exceptions import ExceptionNames
+from arbiter._values.exceptions import ExceptionNames, is_one_named
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.history._items import History
 from arbiter.instructions import Instruction
@@ -67,6 +67,5 @@ class ErrorRouter(PolicyRouter):
         self.targets = (target,)
 
     def route_after(self, history: History, current_output: Any) -> str | None:
-        # A program may have replaced the names by another set.
-        counts = self.errors is None or ExceptionNames(self.errors).count(history.item.error_types)
+        counts = self.errors is None or is_one_named(history.item.error_types, self.errors)
         return self.target if counts else None
