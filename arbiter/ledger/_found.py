@@ -20,11 +20,15 @@ REDACTED = re.compile(r"\[secret: [^\]]+\]")
 
 
 def found(reason: str, state: Any) -> str:
-    """The values of the input that made a condition true, as in "input.amount is 1200".
+    """The reason of a verdict or, if it is a condition, the values that made it true, as in "input.amount is 1200".
 
-    Empty if `reason` is not a condition on the input alone, if it is not true for `state`, or if it names a
+    The reason itself if it is not a condition on the input alone, if it is not true for `state`, or if it names a
     list, an object, a long text, what was redacted, or more than four fields.
     """
+    return _values(reason, state) or reason
+
+
+def _values(reason: str, state: Any) -> str:
     condition = _condition(reason)
     try:
         if condition is None or not condition.evaluate({"input": state, "state": state}):

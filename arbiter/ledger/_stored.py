@@ -82,7 +82,7 @@ def why_of(item: HistoryItem) -> str:
     """Why a policy decided so: the values that a condition on the input found, else the reason; or the error."""
     verdict = item.check_policy_results.get(item.decision.policy or "")
     reason = "" if verdict is None else verdict.reason
-    return found(reason, item.input_state) or reason or item.error or ""
+    return found(reason, item.input_state) or item.error or ""
 
 
 def record_of(

@@ -243,7 +243,6 @@ class _Results:
         if outcome == "same":
             return
         record = decided.attempt.record
-        reason = decided.next.reason or decided.recorded.reason
         self._differences.append(
             ReplayDifference(
                 stage=decided.stage,
@@ -256,7 +255,7 @@ class _Results:
                 shadow=decided.next,
                 run=decided.attempt.run,
                 follows=follows,
-                why=found(reason, record.input) or reason,
+                why=found(decided.next.reason or decided.recorded.reason, record.input),
             )
         )
 
