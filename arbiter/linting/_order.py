@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from arbiter._contracts import Contract
 from arbiter.checkers._steps import Step
@@ -39,7 +38,7 @@ def unverified_paths(graph: Level, demands: Demands, contradictory: set[str]) ->
 
 def _runs(graph: Level, demand: Demand, *, guesses: bool) -> Runs:
     return Explorer(
-        steps=[lambda node: node.does(demand.step)],
+        steps=[demand.step],
         watches=lambda node: node.is_target_of(demand.rule),
         resets=demand.each_use,
         clears=(lambda node: any(node.does(step) for step in demand.since)) if demand.since else None,
@@ -130,7 +129,7 @@ def _banned(
     def watches(node: Node) -> bool:
         return node.is_target_of(rule) and only in (None, node.instruction)
 
-    runs = Explorer(steps=[partial(_does, step) for step in steps], watches=watches).play(graph)
+    runs = Explorer(steps=steps, watches=watches).play(graph)
     if not runs.complete:
         yield _gave_up(rule)
         return
@@ -140,10 +139,6 @@ def _banned(
             why = f"{done} {'has' if len(steps) == 1 else 'have'} run before it on every path"
             remedy = f"Lead a path to {full!r} that comes before {steps[-1]}"
             yield _denied(rule, full, why, paths[len(steps)], remedy)
-
-
-def _does(step: Step, node: Node) -> bool:
-    return node.does(step)
 
 
 def _too_late(graph: Level, window: Window) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from langgraph.constants import START
 
+from arbiter.checkers._steps import Step
 from arbiter.linting._topology import Level, Node, Outcome
 
 _STATES = 5_000
@@ -67,15 +68,15 @@ class _Move:
 
 @dataclass(slots=True, kw_only=True)
 class Explorer:
-    """Plays the runs of a graph. Each of `steps` selects the nodes that raise the mark to its number, after the one
-    before it; `watches` selects the nodes of interest.
+    """Plays the runs of a graph. A node that does one of `steps` raises the mark to its number, after the one before
+    it; `watches` selects the nodes of interest.
 
     With `resets`, a watched node removes the mark, and so does a node that `clears` names, even next to a
     node that sets it. With `stays`, a node that a router redirects sets no mark. Without `guesses`,
     undeclared choices lead nowhere.
     """
 
-    steps: Sequence[Test]
+    steps: Sequence[Step]
     watches: Test
     resets: bool = False
     clears: Test | None = None
@@ -138,7 +139,7 @@ class Explorer:
         if node is not None and node.inner is not None and node.inner.known:
             marks = self.play(node.inner, mark).ends or {mark}
         done = min(mark, len(self.steps) - 1)
-        own = node is not None and self.steps[done](node)
+        own = node is not None and node.does(self.steps[done])
         cleared = node is not None and not own and self.clears is not None and self.clears(node)
         inside = self.clears is not None and node is not None and node.inner is not None and node.inner.known
         if own:
