@@ -109,7 +109,8 @@ class Bin(Records):
             ns, key, value = tuple(record["namespace"]), record["key"], record["value"]
             if "links" in value:
                 links.append((ns, key, value["links"]))
-            if (ns, key) in again or "links" in value:
+                continue
+            if (ns, key) in again:
                 continue
             fact = Fact.read(value) if "claim" in value else None
             if fact is not None and has_one_value(fact):
@@ -119,11 +120,12 @@ class Bin(Records):
                 fact = replace(fact, origin={**fact.origin, _GONE: binned.at.isoformat()})
                 value = {**value, **fact.to_value()}
             facts += await self._put_back(ns, key, value)
-            if fact is not None and _GONE in fact.origin:
+            if fact is None:
+                continue
+            back[key] = fact
+            if _GONE in fact.origin:
                 await self._replace_restored(fact, held.get((ns, str(fact.slot)), ()), ns)
-            if fact is not None:
-                back[key] = fact
-            if fact is not None and fact.planned(now) and fact.state not in CLOSED:
+            if fact.planned(now) and fact.state not in CLOSED:
                 await self._plan_again(fact, ns)
         for ns, key, before in links:
             change = partial(relinked, links=before, back=back)
