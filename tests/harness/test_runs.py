@@ -204,7 +204,9 @@ def test_results_with_dots_in_their_names_and_evaluators_of_a_run_have_rows() ->
         return {"log": ["done"]}
 
     several = Judge("style.all", lambda _: {"tone.warm": True, "tone": 0.5})
-    suite = Suite("s", [Case("a", {"log": []}), Case("b", {"log": []})], evaluators=[several])
+    cases = [Case("a", {"log": []}), Case("b", {"log": []})]
+    # The second case begins after the first has registered it: an evaluator judges the node runs that begin later.
+    suite = Suite("s", cases, evaluators=[several], limits=Limits(concurrency=1))
     run = suite.prepare(chain(write), arbiter_os=arbiter_os, folder=None)
     assert {*run.run().rows} == {"completed", "style.all.tone.warm", "style.all.tone", "late"}
 
