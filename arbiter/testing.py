@@ -13,7 +13,7 @@ from typing import Any, TypedDict, TypeGuard, cast, get_args
 from uuid import uuid4
 
 from arbiter._lifecycle.observing import counted
-from arbiter._values.states import is_number, snapshot, written_by
+from arbiter._values.states import as_state, is_number, written_by
 from arbiter.errors import ConfigurationError, describe, nearest
 from arbiter.history._causal import CausalHistory, CopiedRun
 from arbiter.history._facts import RUN, fold
@@ -88,7 +88,7 @@ def history_of(
         denied += [record for record in records if record.status == "denied"]
         before = before.after([_committed(record) for record in records])
     record = _record(node, instruction, step + 1, clock)
-    record.input = snapshot({} if state is None else state, "shallow")
+    record.input = as_state(state)
     record.evaluations = _results(evaluation_results or {}, "history_of")
     if output is not None:
         record.output, record.status = written_by(output), "completed"
@@ -199,7 +199,7 @@ def _record_of(past: PastRun, step: int, clock: Callable[[], float]) -> Record:
         if key in _EXPECTED:
             _check("a past run", key, value)
     record = _record(past.get("node", "node"), past.get("instruction"), step, clock)
-    record.input = snapshot(past.get("state", {}), "shallow")
+    record.input = as_state(past.get("state"))
     record.output = written_by(past.get("output", {}))
     record.evaluations = _results(past.get("evaluation_results", {}), "a past run")
     record.status = past.get("status", "completed")

@@ -55,7 +55,7 @@ from arbiter import (
 )
 from arbiter._lifecycle.drivers import drive
 from arbiter._lifecycle.runs import NodeRun
-from arbiter._values.states import snapshot
+from arbiter._values.states import as_state
 from arbiter._weaving.node import GovernedNode
 from arbiter.history._past import NO_PAST
 from arbiter.history._recorder import ThreadLog, begin
@@ -453,7 +453,7 @@ def lifecycle_alone(effort: Effort) -> Iterator[Row]:
         def work() -> None:
             for _ in range(n):
                 record = begin(run, str(next(_ids)), "step", GENERATE, 1, "", settings.clock(), ())
-                record.input = snapshot(state, "shallow")
+                record.input = as_state(state)
                 node_run = _Alone(record, plan, state, settings, run, NO_PAST, None, None, None)
                 drive(node_run)
 

@@ -83,8 +83,8 @@ def approve(
         try:
             ensure_fields(run, state, decision.detail)
             edited = with_fields(run.input, decision.detail)
-            key = digest(as_state(edited))
-            shown = run.shown(edited)
+            shown = as_state(edited)
+            key = digest(shown)
         except Exception as exc:
             return refused_by(run, first, f"rejected: the edited input does not fit: {describe(exc)}")
         account = record.kept_account

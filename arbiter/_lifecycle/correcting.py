@@ -48,7 +48,7 @@ def audit_draft(run: NodeRun, registration: Registration[Any]) -> Steps:
     draft = draft_in(output)
     if type(draft) is Raised:
         return output
-    run.states.output = run.shown(written_by(draft))
+    run.states.output = written_by(draft)
     answer = yield Call(registration, (run.view, freeze(as_state(draft)), 1))
     _audited(run, registration, answer)
     return output
@@ -135,7 +135,7 @@ def correct(run: NodeRun, registration: Registration[Any]) -> Steps:
         if run.transient:
             draft = without_transient(run, draft)
             output = with_draft(output, draft)
-        run.states.output = run.shown(written_by(draft))
+        run.states.output = written_by(draft)
         written = joined([*run.pushed, as_state(draft)])
         answer = yield Call(registration, (run.view, freeze(written), attempt))
         if not isinstance(answer, Correction):
@@ -270,7 +270,7 @@ def _judge_input(run: NodeRun, registration: Registration[Any]) -> Steps:
         return Raised(CorrectionError(gate=registration.name, node=run.record.node, reason=reason))
     if answer.replaces:
         run.input = with_fields(run.input, thaw(answer.output))
-        run.states.input = run.shown(run.input)
+        run.states.input = as_state(run.input)
     return None
 
 

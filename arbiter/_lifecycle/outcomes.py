@@ -28,7 +28,7 @@ def end(run: NodeRun, output: Any) -> Any:
 def note_output(run: NodeRun, output: Any) -> None:
     record = run.record
     record.duration = run.lasted
-    run.states.output = run.shown(written_by(run.written(output)))
+    run.states.output = written_by(run.written(output))
     record.status = "completed"
     if record.drafts:
         record.drafts = ()
@@ -60,7 +60,7 @@ def input_refused(run: NodeRun) -> str | None:
         return None
     # Checkers and the body get the same copy that is validated. No sibling has it.
     run.input = with_own(run.input, schemas.input_fields)
-    run.states.input = run.shown(run.input)
+    run.states.input = as_state(run.input)
     return _refused(schemas.input, schemas.input_name, run.input)
 
 

@@ -151,7 +151,7 @@ def best_attempt(run: NodeRun, output: Any, router: PolicyRouter) -> Steps:
         record.failed(f"router {router.name}", f"the best attempt could not be found again; {instead}")
         return output
     taken = with_update(None if raised else output, kept[0])
-    run.states.output = run.shown(written_by(taken))
+    run.states.output = written_by(taken)
     record.note(f"router {router.name}", f"took the best attempt, {best}, {name}={score:.2f}")
     run.replaced = True
     return taken

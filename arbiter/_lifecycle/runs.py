@@ -28,14 +28,14 @@ from arbiter._lifecycle.shadow import ShadowDecision, ShadowLog
 from arbiter._threads.deadlines import as_failure, is_from_outside
 from arbiter._threads.forks import new_lock
 from arbiter._values.records import Records
-from arbiter._values.states import SeenDict, Snapshot, as_state, digest, snapshot, with_seen
+from arbiter._values.states import SeenDict, Snapshot, as_state, digest, with_seen
 from arbiter.history._causal import CausalHistory
 from arbiter.history._facts import KEEP, RunFact, Value, fold
 from arbiter.history._items import HistoryItem, ToolsOf
 from arbiter.history._past import Past
 from arbiter.history._record import (
     ExecutionInfo,
-    LiveStates,
+    KeptStates,
     Position,
     Record,
     States,
@@ -222,7 +222,7 @@ class NodeRun:
         self.plan = plan
         self.input = input
         self.settings = settings
-        self.states = record if settings.snapshot != "digest" else LiveStates(record)
+        self.states = record if settings.snapshot == "shallow" else KeptStates(record, settings.snapshot)
         self.run = run
         self.parent = parent
         self.config = config
@@ -283,11 +283,6 @@ class NodeRun:
             return ()
         outer = parent.inherited
         return (*outer, *parent.handed) if outer else parent.handed
-
-    def shown(self, value: Any) -> dict[str, Any]:
-        """A copy of the node's input or output, for policies to see."""
-        how = self.settings.snapshot
-        return snapshot(value, "shallow" if how == "digest" else how)
 
     @property
     def lasted(self) -> float:

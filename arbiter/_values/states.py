@@ -245,13 +245,14 @@ def number_at(state: Mapping[str, Any], key: str) -> float | None:
     return None if number != number else number
 
 
-def snapshot(value: object, how: Snapshot) -> dict[str, Any]:
-    """The copy of a node's input or output that the history keeps."""
-    if how == "shallow":
-        return value.copy() if type(value) is dict else as_state(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    if how == "deep":
-        return {key: _deepcopy(part) for key, part in as_state(value).items()}
-    return {key: _digest_or_mark(part) for key, part in as_state(value).items()}
+def with_own_parts(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A deep copy of a state."""
+    return {key: _deepcopy(part) for key, part in state.items()}
+
+
+def digests_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state with a digest of each field."""
+    return {key: _digest_or_mark(part) for key, part in state.items()}
 
 
 class Digest(str):

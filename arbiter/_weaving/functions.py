@@ -24,7 +24,7 @@ from arbiter._lifecycle.requests import Answered, Ask, Begin, ReadCheckpoint, Sa
 from arbiter._lifecycle.runs import NodeRun, Schemas, current_run
 from arbiter._lifecycle.saving import Access
 from arbiter._threads.forks import new_lock
-from arbiter._values.states import SeenDict, has_parts_of
+from arbiter._values.states import SeenDict, as_state, has_parts_of
 from arbiter._weaving.asking import (
     ask_human,
     begin_function,
@@ -97,7 +97,7 @@ class FunctionCall(NodeRun):
             config=config,
             schemas=schemas,
         )
-        self.states.input = self.shown(input)
+        self.states.input = as_state(input)
         self.call = call
         self._uses: tuple[str, ...] = ()
         """The names of the runs on the approvals that this run uses."""

@@ -263,7 +263,7 @@ class NodeAttempt(NodeRun):
         if parent is not None:
             record.owner = parent.record.id
         NodeRun.__init__(self, record, plan, input, settings, run, past, parent, config, node.schemas)
-        self.states.input = self.shown(input)
+        self.states.input = as_state(input)
         if channel.done:
             channel.done.pop(task, None)  # left by an attempt whose later writers failed
         if conf.get(CONFIG_KEY_RESUMING):

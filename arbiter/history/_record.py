@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from arbiter._values.states import snapshot
+from arbiter._values.states import Snapshot, digests_of, with_own_parts
 from arbiter.history._facts import RunFact
 from arbiter.history._results import Results
 from arbiter.instructions import Instruction, recorded_instruction
@@ -267,38 +267,32 @@ Totals = Mapping[Kind, int]
 """The number of items of each kind. Its size depends on the graph, not on the length of the run."""
 
 
-class LiveStates:
-    """The states that rules see of a node run of which the record keeps digests.
+class KeptStates:
+    """The states of a node run, as rules see them, if the record does not keep shallow copies.
 
-    They live as long as the view of the rules: until the last evaluation is done.
+    With "deep", rules and the record get deep copies of what is set. With "digest", rules get what is set, and the
+    record digests of its fields; the states then live as long as the view of the rules: until the last evaluation
+    is done.
     """
 
-    __slots__ = ("_input", "_output", "_record")
+    __slots__ = ("_how", "_record", "input", "output")
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
-        self._input = self._output = NOTHING
+    _how: Snapshot
+    _record: Record
+    input: Mapping[str, Any]
+    output: Mapping[str, Any]
 
-    @property
-    def input(self) -> Mapping[str, Any]:
-        return self._input
+    def __init__(self, record: Record, how: Snapshot) -> None:
+        for name, value in (("_how", how), ("_record", record), ("input", NOTHING), ("output", NOTHING)):
+            object.__setattr__(self, name, value)
 
-    @input.setter
-    def input(self, value: Mapping[str, Any]) -> None:
-        self._input = value
-        self._record.input = snapshot(value, "digest")
-
-    @property
-    def output(self) -> Mapping[str, Any]:
-        return self._output
-
-    @output.setter
-    def output(self, value: Mapping[str, Any]) -> None:
-        self._output = value
-        self._record.output = snapshot(value, "digest")
+    def __setattr__(self, name: str, value: Mapping[str, Any]) -> None:
+        seen = with_own_parts(value) if self._how == "deep" else value
+        object.__setattr__(self, name, seen)
+        setattr(self._record, name, seen if self._how == "deep" else digests_of(value))
 
 
-States = Record | LiveStates
+States = Record | KeptStates
 """The input and the output of a node run, as rules see them."""
 
 

@@ -21,7 +21,7 @@ from langgraph.graph import START, StateGraph
 from pydantic import BaseModel, PrivateAttr
 
 from arbiter import ArbiterOS, PolicyViolationError
-from arbiter._values.states import digest, freeze, snapshot
+from arbiter._values.states import digest, digests_of, freeze
 from arbiter.checkers import ApprovalChecker, RequireBefore
 from arbiter.instructions import VERIFY
 from tests.support import MODES, run, thread
@@ -200,7 +200,7 @@ def test_indistinguishable_objects_have_no_digest(value: Any) -> None:
     """In the history each looks unlike all others."""
     with pytest.raises(TypeError, match="cannot be told from others"):
         digest({"x": value})
-    assert snapshot({"x": value}, "digest") != snapshot({"x": value}, "digest")
+    assert digests_of({"x": value}) != digests_of({"x": value})
 
 
 class State(TypedDict, total=False):
