@@ -29,7 +29,7 @@ class Core:
     @property
     def keeps_facts(self) -> bool:
         """True if node runs leave facts: a rule may look back on them, or a listener gets what was lost."""
-        return not self.registry.empty or bool(self.settings.listeners)
+        return bool(self.registry.changes or self.settings.listeners)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Core:
         """Returns the same object, so that a copied graph stays governed by the same `ArbiterOS`."""

@@ -707,14 +707,15 @@ class ReadEvaluations(Lazy):
     this node or not.
     """
 
-    __slots__ = ("_audited", "_failed", "_known", "evaluations", "read")
+    __slots__ = ("_audited", "_known", "evaluations", "failed", "read")
 
     def __init__(
         self, evaluations: Evaluations, audited: frozenset[str] = frozenset(), known: Sequence[str] = ()
     ) -> None:
         self.evaluations = evaluations
         self._known = known
-        self._failed: list[str] = []
+        self.failed: list[str] = []
+        """The names that were read of evaluators that failed."""
         self.read: dict[str, EvaluationResult] = {}
         self._audited = audited
 
@@ -729,7 +730,7 @@ class ReadEvaluations(Lazy):
             return default
         if (found := self.evaluations.find(key)) is None:
             if self.evaluations.error_of(key) is not None:
-                self._failed.append(key)
+                self.failed.append(key)
             elif owner_of(key, self._known) is None:
                 _report_unknown(key, self._known)
             return default
@@ -737,10 +738,6 @@ class ReadEvaluations(Lazy):
             self.read.update(self.evaluations.parts(key))
         self.read[key] = found
         return found
-
-    def note(self) -> None:
-        """From now on the evaluations know which of them are read here."""
-        self.evaluations.read = self.read, self._failed
 
     def commit(self, queue: EvaluatorQueue) -> None:
         """Read whatever that evaluator gave."""
@@ -765,13 +762,13 @@ class ReadEvaluations(Lazy):
     def untracked(self) -> ReadEvaluations:
         """The same for a policy in audit mode: further results that it reads are not marked as read."""
         own = ReadEvaluations(self.evaluations, known=self._known)
-        own.read, own._failed = dict(self.read), list(self._failed)
+        own.read, own.failed = dict(self.read), list(self.failed)
         return own
 
     @property
     def outcomes(self) -> Mapping[str, EvaluationResult | None]:
         """The results that were read so far; None for an evaluator that failed."""
-        return {**self.read, **dict.fromkeys(self._failed)}
+        return {**self.read, **dict.fromkeys(self.failed)}
 
     async def aget(self, name: str) -> EvaluationResult | None:
         """As `get`, without blocking the event loop."""

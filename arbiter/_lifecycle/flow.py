@@ -182,7 +182,7 @@ def _begin_evaluations(run: NodeRun, output: Any) -> ReadEvaluations:
     if run.settings.keeps_times:
         evaluations.times = {}
     reads = ReadEvaluations(evaluations, plan.audited, plan.known)
-    reads.note()
+    evaluations.read = reads.read, reads.failed
     if run.pending_question is not None:
         # The human saw these results with the question, so the output is not judged again.
         known = {

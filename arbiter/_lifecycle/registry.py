@@ -138,7 +138,8 @@ class Registry:
     """Contracts in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._changes = 0
+        self.changes = 0
+        """How often it has changed. While it is 0, there is nothing that node runs would leave facts for."""
         self._lock = new_lock()
         self._loop = EventLoop()
         """The event loop of this `ArbiterOS`'s async evaluators. An evaluator that blocks it delays no other
@@ -160,22 +161,18 @@ class Registry:
     @property
     def version(self) -> int:
         """Grows with each change, also of the mode of a contract."""
-        return self._changes + Contract.mode_changes
-
-    @property
-    def empty(self) -> bool:
-        return self._changes == 0
+        return self.changes + Contract.mode_changes
 
     def watch(self, shadow: Registry | None) -> None:
         """Let the contracts of `shadow` decide next to these, without effect."""
         with self._lock:
             self.shadow = shadow
-            self._changes += 1
+            self.changes += 1
 
     def keep_facts(self) -> None:
         """From now on commit the facts of node runs even if there are no contracts."""
         with self._lock:
-            self._changes += 1
+            self.changes += 1
 
     def with_replaced(self, old: Collection[Contract], new: Sequence[Contract]) -> Registry:
         """A copy of this registry with `new`, in front, instead of `old`. Raises `RegistrationError` if a
@@ -199,7 +196,7 @@ class Registry:
             self.routers = _keeping(self.routers, draft.routers)
             self.output_checkers = _keeping(self.output_checkers, draft.output_checkers)
             self.group = draft.group
-            self._changes += 1
+            self.changes += 1
 
     def _contracts(self) -> list[Contract]:
         registrations: list[Registration[Any]] = [*self.checkers, *self.routers]
@@ -231,7 +228,7 @@ class Registry:
                 )
             self._check_group(group)
             self.group, self._group_was_added = group, True
-            self._changes += 1
+            self.changes += 1
 
     def _check_group(self, group: EvaluatorGroup, *new: NodeEvaluator) -> None:
         evaluators = (*(queue.evaluator for queue in self.evaluators), *new)
@@ -276,7 +273,7 @@ class Registry:
             self.gates = _without(self.gates, contract)
             if self.group is not None:
                 self._check_group(self.group)
-            self._changes += 1
+            self.changes += 1
 
     def _refuse_needed(self, evaluator: NodeEvaluator) -> None:
         names = [queue.name for queue in self.evaluators]
@@ -315,7 +312,7 @@ class Registry:
                 self.gates.append(Registration.of(contract))
             case _:
                 raise RegistrationError(f"{contract!r} is not a registered contract.")
-        self._changes += 1
+        self.changes += 1
 
     def _refuse_duplicate(self, contract: Contract) -> None:
         # Checkers and routers are both policies, so a name must identify the one that denied or redirected.

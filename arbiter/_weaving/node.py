@@ -389,7 +389,7 @@ class NodeAttempt(NodeRun):
 
     def _may_have_asked(self) -> bool:
         begun = self.channel.execution is not None and self.channel.execution.first == self.record.step
-        return begun and not self.node.core.registry.empty and self.is_saved
+        return begun and self.node.core.registry.changes > 0 and self.is_saved
 
     def _written(self, task: str, saved: Any) -> tuple[Any] | None:
         """The update that a task wrote, in the form in which a node returns it; None if the task has not
@@ -498,8 +498,7 @@ class NodeAttempt(NodeRun):
         if self.node.core.keeps_facts:
             fact = self.fact()
             channel = self._taker()
-            self._note_ran()
-            if self.parent is not None:
+            if self.parent is not None or self.channel.ran is not None:
                 self._report(fact)
         if self.node.commits:
             self._conf[STASH] = fact, self.record, channel
@@ -521,15 +520,10 @@ class NodeAttempt(NodeRun):
         if not self.node.core.keeps_facts:
             return
         fact = self.fact()
-        self._note_ran()
         command: Any = cast(Any, exc).args[0]
         if self.is_own(command):
             self._commit(fact, self._taker())
         self._report(fact)
-
-    def _note_ran(self) -> None:
-        if self.channel.ran is not None:
-            self.channel.ran.add(self.record.id)
 
     def _taker(self) -> FactsChannel | None:
         """The channel that gets the fact directly, or None if the fact must be a write.
@@ -549,6 +543,9 @@ class NodeAttempt(NodeRun):
             channel.done[self.record.id] = fact, self.record.path
 
     def _report(self, fact: RunFact) -> None:
+        """Report that the node has run, and its fact to the node around its graph."""
+        if self.channel.ran is not None:
+            self.channel.ran.add(self.record.id)
         if self.parent is not None:
             order = task_order(self.record.path) + self.record.id
             self.parent.report(self.record.namespace, self.record.step, self.channel.past.value, order, fact)

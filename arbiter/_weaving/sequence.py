@@ -96,7 +96,9 @@ class GovernedSequence(RunnableSeq):
         if config is None:
             return None
         manager: Any = config.get("callbacks")
-        if type(manager) is not kind or not all(handler.ignore_chain for handler in manager.handlers):
+        if type(manager) is not kind:
+            return None
+        if manager.handlers and not all(handler.ignore_chain for handler in manager.handlers):
             return None
         if not self.is_plain or config.get("run_id") is not None:
             return None

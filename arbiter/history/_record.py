@@ -373,10 +373,6 @@ def _committed(reason: str) -> str:
     return reason[:_MAX_FEEDBACK]
 
 
-def _denial(record: Record) -> PolicyDecision | None:
-    return None if record.account is None or record.status != "denied" else record.account.decision
-
-
 def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> RunFact:
     """The fact of a finished node run. `kinds` maps each check to its verdict's kind; it is given if all of
     them allowed.
@@ -410,7 +406,7 @@ def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> RunFact
         fact["to"] = record.redirected_to
     if record.redirected_by is not None:
         fact["by"] = record.redirected_by
-    elif (decision := _denial(record)) is not None and decision.redirects:
+    elif record.status == "denied" and (decision := record.kept_account.decision) and decision.redirects:
         fact["denied_by"] = decision.policy
     if record.routes and any(record.routes.values()):
         fact["routes"] = {name: target for name, target in record.routes.items() if target is not None}

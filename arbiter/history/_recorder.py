@@ -510,7 +510,7 @@ class Recorder:
             self.is_shared = True
         elif run.log.thread_id is None:
             self._several = True
-            self.is_shared = any(record.status == "running" for record in list(before.records))
+            self.is_shared = "running" in [record.status for record in list(before.records)]
 
     def goes_on(self, run: Run) -> None:
         """Report that a node begins in a run that is not the latest."""
