@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any
@@ -52,10 +52,8 @@ class Harmless(BaseCallbackHandler):
     def __init__(self, handler: BaseCallbackHandler, isolated_config: RunnableConfig | None) -> None:
         self.run_inline = handler.run_inline
         for name in dir(handler):
-            if name.startswith("ignore_"):
-                continue
             if name.startswith("on_") and callable(method := getattr(handler, name)):
-                setattr(self, name, _kept(method, isolated_config))
+                setattr(self, name, inside(method, lambda _: _isolated(isolated_config)))
         self._handler = handler
 
     def __getattribute__(self, name: str) -> Any:
@@ -64,19 +62,22 @@ class Harmless(BaseCallbackHandler):
         return super().__getattribute__(name)
 
 
-def _kept(method: Callable[..., Any], isolated_config: RunnableConfig | None) -> Callable[..., Any]:
+def inside(
+    method: Callable[..., Any], context: Callable[[Mapping[str, Any]], AbstractContextManager[None]]
+) -> Callable[..., Any]:
+    """A method of a handler, which runs in a context that is made of the keyword arguments of each call."""
     if iscoroutinefunction(method):
 
         @wraps(method)
         async def acall(*args: Any, **kwargs: Any) -> Any:
-            with _isolated(isolated_config):
+            with context(kwargs):
                 return await method(*args, **kwargs)
 
         return acall
 
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _isolated(isolated_config):
+        with context(kwargs):
             return method(*args, **kwargs)
 
     return call

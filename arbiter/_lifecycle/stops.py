@@ -4,15 +4,16 @@ nevertheless.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
-from inspect import iscoroutinefunction
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import ref
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import ToolMessage
 
+from arbiter._lifecycle.handlers import inside
 from arbiter._lifecycle.outcomes import denied_by
 from arbiter._lifecycle.requests import Raised
 from arbiter._lifecycle.runs import NodeRun, Stop, current_run
@@ -32,34 +33,19 @@ class Stopping(BaseCallbackHandler):
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("on_"):
             handler, checker, run = self._told
-            return _watched(getattr(handler, name), checker, run)
+            return inside(getattr(handler, name), partial(_watched, checker, run))
         if name.startswith("ignore_") or name in ("raise_error", "run_inline"):
             return getattr(self._told[0], name)
         return super().__getattribute__(name)
 
 
-def _watched(method: Any, checker: PolicyChecker, run: ref[NodeRun]) -> Callable[..., Any]:
-    if iscoroutinefunction(method):
-
-        @wraps(method)
-        async def acall(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return await method(*args, **kwargs)
-            except Exception as exc:
-                _note(run(), checker, exc, kwargs)
-                raise
-
-        return acall
-
-    @wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        except Exception as exc:
-            _note(run(), checker, exc, kwargs)
-            raise
-
-    return call
+@contextmanager
+def _watched(checker: PolicyChecker, run: ref[NodeRun], told: Mapping[str, Any]) -> Generator[None]:
+    try:
+        yield
+    except Exception as exc:
+        _note(run(), checker, exc, told)
+        raise
 
 
 def _note(run: NodeRun | None, checker: PolicyChecker, error: Exception, told: Mapping[str, Any]) -> None:
