@@ -88,7 +88,7 @@ class CausalHistory(History):
         return self._past
 
     def earlier(self) -> Iterator[HistoryItem]:
-        return (_item(fact, self._run) for fact in self._past.latest())
+        return (_item(fact, self._run) for fact in self._past.newest())
 
     def last(
         self, instruction: Instruction | str | None = None, node: str | None = None
@@ -227,7 +227,7 @@ class CausalHistory(History):
         """The instructions of the last `count` committed supersteps of this run, oldest first."""
         steps: list[set[Instruction | None]] = []
         key: tuple[str, int] | None = None
-        for fact in self._past.newest():
+        for fact in self._past.newest(of_run=True):
             if "status" in fact:
                 continue  # denied or failed: the step was not done
             where = (fact.get("ns", ""), fact["step"])

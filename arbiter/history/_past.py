@@ -290,12 +290,14 @@ class Past:
         value = self.value
         yield from bounded(value.get("facts", ()), (fact for _, fact, _ in value.get("last", EMPTY).values()))
 
-    def latest(self) -> Iterator[RunFact]:
-        """As `facts`, newest first, without folding."""
+    def newest(self, *, of_run: bool = False) -> Iterator[RunFact]:
+        """As `facts`, or as `this_run`, newest first, without folding."""
         value, tail, at, _ = self._state
-        yield from islice(chain(reversed(tail.facts[:at]), reversed(value.get("facts", ()))), self._keep)
+        count = value.get("seq", 0) + at - value.get("run_from", 0) if of_run else self._keep
+        newest = chain(reversed(tail.facts[:at]), reversed(value.get("facts", ())))
+        yield from islice(newest, min(count, self._keep))
         if self.before is not None:
-            yield from self.before.latest()
+            yield from self.before.newest(of_run=of_run)
 
     def total(self, kind: str, key: str) -> int:
         """The count of `key` in "nodes", "instructions" or "denied"; exact, in constant time."""
@@ -446,41 +448,30 @@ class Past:
     def last_at(self, instruction: str) -> int | None:
         """As `first_at`, for the last completed run with that instruction."""
         value, tail, at, _ = self._state
-        if instruction in (grown := tail.instructions[:at]):
-            number: int | None = value["seq"] + _last_of(grown, instruction)
-        else:
-            number = value.get("latest", EMPTY).get(instruction)
-        if number is None:
-            return None if self.before is None else self.before.last_at(instruction)
-        return number + (0 if self.before is None else self.before.seq)
+        known = value.get("latest", EMPTY).get(instruction)
+        if number := self._number_of_last(value, tail.instructions[:at], instruction, known):
+            return number
+        return None if self.before is None else self.before.last_at(instruction)
 
     def done_at(self, node: str) -> int | None:
         """As `last_at`, for the last completed run of that node."""
         value, tail, at, _ = self._state
-        if node in (grown := tail.nodes[:at]):
-            number: int = value["seq"] + _last_of(grown, node)
-        else:
-            number = value.get("last", EMPTY).get(node, _NEVER)[2]
-        if not number:
-            return None if self.before is None else self.before.done_at(node)
-        return number + (0 if self.before is None else self.before.seq)
+        known = value.get("last", EMPTY).get(node, _NEVER)[2]
+        if number := self._number_of_last(value, tail.nodes[:at], node, known):
+            return number
+        return None if self.before is None else self.before.done_at(node)
+
+    def _number_of_last(self, value: Value, grown: list[str], name: str, known: int | None) -> int | None:
+        """The number of the last run of that name over all committed ones: in `grown`, the names of the runs after
+        the value, else `known`, the number in it.
+        """
+        if name in grown:
+            known = value["seq"] + len(grown) - grown[::-1].index(name)
+        return known and known + (0 if self.before is None else self.before.seq)
 
     def this_run(self) -> list[RunFact]:
         """The available facts of the graph's current run, parent graphs included."""
-        return list(self.newest())[::-1]
-
-    def newest(self) -> Iterator[RunFact]:
-        """As `this_run`, newest first."""
-        value, tail, at, _ = self._state
-        count = min(value.get("seq", 0) + at - value.get("run_from", 0), self._keep)
-        yield from islice(chain(reversed(tail.facts[:at]), reversed(value.get("facts", ()))), count)
-        if self.before is not None:
-            yield from self.before.newest()
-
-
-def _last_of(names: list[str], name: str) -> int:
-    """The last place of `name` in `names`, counted from 1."""
-    return len(names) - names[::-1].index(name)
+        return list(self.newest(of_run=True))[::-1]
 
 
 _NEVER = (0, None, 0)

@@ -324,7 +324,7 @@ def told(past: Past) -> list[Any]:
         [(past.done_at(node), past.last(node=node)) for node in NODES],
         past.last(node="a", instruction="X"),
         past.this_run(),
-        list(past.newest()),
+        list(past.newest(of_run=True)),
         list(past.facts()),
         json.dumps(past.value.get("tallies")),  # the order of the keys counts too
         past.value,
