@@ -1,4 +1,11 @@
-"""Binding packs: the instructions of the nodes of a known graph, which is recognised by a fingerprint."""
+"""Binding packs: the instructions of the nodes of a known graph, which is recognised by a fingerprint.
+
+They are meant for graphs whose nodes the user did not name, such as LangChain's `create_agent`, and must never apply
+to a graph that merely uses the same names. So a fingerprint consists of the graph's own metadata, or of the places
+where the code of its nodes is defined; node names alone are rejected.
+
+This module does not depend on LangGraph: the caller describes a graph in a `GraphFacts`.
+"""
 
 from __future__ import annotations
 

@@ -3,13 +3,6 @@
 Reading is stricter than YAML: a file must be small and shallow, without alias bombs and duplicate keys, and a
 pydantic model rejects unknown keys. Every value remembers its line, and the mistakes in all files of a folder
 are reported at once, as one `PackError`.
-
-A *binding pack* gives the instructions of the nodes of a well-known graph. It is meant for graphs whose nodes
-the user did not name, such as LangChain's `create_agent`, so it must never apply to a graph that merely uses
-the same names. Therefore its fingerprint consists of the graph's own metadata, or of the places where the
-code of its nodes is defined; node names alone are rejected.
-
-This module does not depend on LangGraph: the caller describes a graph in a `GraphFacts`.
 """
 
 from __future__ import annotations
