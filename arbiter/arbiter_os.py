@@ -373,15 +373,15 @@ class ArbiterOS:
         """Call this checker before every node to which it applies. Takes effect for graphs governed before,
         too.
         """
-        self._add(checker, PolicyChecker, "add_policy_checker")
+        self._add(checker, PolicyChecker)
 
     def add_policy_router(self, router: PolicyRouter) -> None:
         """Call this router after every node to which it applies. The first router that answers wins."""
-        self._add(router, PolicyRouter, "add_policy_router")
+        self._add(router, PolicyRouter)
 
     def add_evaluator(self, evaluator: NodeEvaluator) -> None:
         """Judge every node to which this evaluator applies, after the node."""
-        self._add(evaluator, NodeEvaluator, "add_evaluator")
+        self._add(evaluator, NodeEvaluator)
 
     @overload
     def checker(self, function: Checks, /) -> Checks: ...
@@ -423,7 +423,7 @@ class ArbiterOS:
 
     def _rule(self, contract: type[Contract], function: Any, options: Mapping[str, Any]) -> Any:
         def register(function: Any) -> Any:
-            self._add(rule_of(function, contract, options), contract, contract.kind)
+            self._add(rule_of(function, contract, options), contract)
             return function
 
         return register if function is None else register(function)
@@ -517,13 +517,14 @@ class ArbiterOS:
 
     def add_advisor(self, advisor: Advisor) -> None:
         """Let this advisor add transient context to every call of the nodes to which it applies."""
-        self._add(advisor, Advisor, "add_advisor")
+        self._add(advisor, Advisor)
 
     def add_correction_gate(self, gate: CorrectionGate) -> None:
         """Let this gate judge every draft of the nodes to which it applies, before it is committed."""
-        self._add(gate, CorrectionGate, "add_correction_gate")
+        self._add(gate, CorrectionGate)
 
-    def _add(self, contract: object, kind: type[Contract], adder: str) -> None:
+    def _add(self, contract: object, kind: type[Contract]) -> None:
+        adder = _ADDERS[kind.kind]
         if isinstance(contract, type) and issubclass(contract, kind):
             raise RegistrationError(
                 f"{adder} got the class {contract.__name__}; make an object of it: {contract.__name__}(...)."
