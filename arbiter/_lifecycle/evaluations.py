@@ -23,7 +23,7 @@ from math import inf
 from queue import SimpleQueue
 from threading import Condition, Lock
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from langchain_core.runnables.config import var_child_runnable_config
 
@@ -53,6 +53,7 @@ from arbiter.verdicts import (
     evaluation_fault,
 )
 
+T = TypeVar("T")
 LOOK = 0.05
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 log = logging.getLogger("arbiter")
@@ -587,9 +588,6 @@ class Evaluations(Lazy):
         self.resolve_all()
         return (name for name, found in self.outcomes.items() if found is not None)
 
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
     def error_of(self, name: str) -> str | None:
         """The reason why that evaluator gave no result, or None if it gave one. Waits for it."""
         if (queue := self.queue(name)) is None:
@@ -752,10 +750,13 @@ class ReadEvaluations(Lazy):
         queue = self.evaluations.queue(name)
         return (name if queue is None else queue.name) in self._audited
 
+    def _visible(self, found: Mapping[str, T]) -> Mapping[str, T]:
+        return MappingProxyType({name: part for name, part in found.items() if not self._hides(name)})
+
     @property
     def unread(self) -> Results:
         """All visible results, without marking them as read. Waits for them."""
-        seen = {name: result for name, result in self.evaluations.items() if not self._hides(name)}
+        seen = self._visible(self.evaluations)
         versions = self.evaluations.versions_of(seen)
         return Results(seen, self.errors, self.evaluations.trace, self.ended, versions)
 
@@ -784,8 +785,7 @@ class ReadEvaluations(Lazy):
 
     @property
     def errors(self) -> Mapping[str, str]:
-        errors = self.evaluations.errors
-        return MappingProxyType({k: v for k, v in errors.items() if not self._hides(k)})
+        return self._visible(self.evaluations.errors)
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -795,11 +795,7 @@ class ReadEvaluations(Lazy):
     @property
     def ended(self) -> Mapping[str, Outcome]:
         """As `Evaluations.ended`."""
-        ended = self.evaluations.ended
-        return MappingProxyType({k: v for k, v in ended.items() if not self._hides(k)})
+        return self._visible(self.evaluations.ended)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self.evaluations if not self._hides(name))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)

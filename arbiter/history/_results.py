@@ -99,6 +99,9 @@ class Lazy(Mapping[str, EvaluationResult]):
 
     __slots__ = ()
 
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
     def report_uncommitted(self, name: str, node: str) -> None:
         """Warn that a rule looked for this result of an earlier run of `node`, if nothing commits it."""
 
