@@ -44,7 +44,7 @@ from arbiter._values.states import Snapshot, has_parts_of, is_number
 from arbiter._weaving.channel import Origin
 from arbiter._weaving.coverage import Coverage, report_unused
 from arbiter._weaving.executions import report_executions
-from arbiter._weaving.functions import GovernedRunnable, govern_function
+from arbiter._weaving.functions import Governed, GovernedRunnable, govern_function
 from arbiter._weaving.govern import (
     Label,
     attach,
@@ -57,6 +57,7 @@ from arbiter._weaving.govern import (
     warn_of_other_rules,
 )
 from arbiter._weaving.graph import Rules, facts_channel_of, weave
+from arbiter._weaving.tools import HeldTools
 from arbiter.advice import Advisor, CorrectionGate
 from arbiter.errors import (
     ArbiterWarning,
@@ -673,9 +674,12 @@ class ArbiterOS:
         if found is not None:
             self._named.add(found)
         self._coverage.add([(name, found)])
-        if isinstance(target, Runnable):
-            return GovernedRunnable(core, body, name, found, shapes)
-        return govern_function(core, target, name, found, shapes)
+        governed = Governed(core, name, found, shapes, HeldTools(body))
+        return (
+            GovernedRunnable(governed, body)
+            if isinstance(target, Runnable)
+            else govern_function(governed, target)
+        )
 
     def lint(
         self,

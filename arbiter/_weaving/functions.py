@@ -11,6 +11,7 @@ import inspect
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -50,20 +51,28 @@ _lock = new_lock()
 _NO_GRAPH = frozenset({END})
 
 
+@dataclass(frozen=True, slots=True)
+class Governed:
+    """What all calls of one governed function or Runnable have in common."""
+
+    core: Core
+    name: str
+    instruction: Instruction | None
+    schemas: Schemas | None
+    tools: HeldTools
+
+
 class FunctionCall(NodeRun):
     """One call of a governed function."""
 
     def __init__(
         self,
-        core: Core,
-        name: str,
-        instruction: Instruction | None,
-        schemas: Schemas | None,
+        governed: Governed,
         input: Any,
         call: Callable[[Any], Any],
-        tools: HeldTools,
         config: RunnableConfig | None = None,
     ) -> None:
+        core, name, instruction = governed.core, governed.name, governed.instruction
         core.planned(Plan(), None)
         settings = core.settings
         config = var_child_runnable_config.get() if config is None else ensure_config(config)
@@ -85,7 +94,7 @@ class FunctionCall(NodeRun):
             settings.clock(),
             (),
         )
-        self._tools = tools
+        self._tools = governed.tools
         super().__init__(
             record=record,
             plan=core.registry.plan(name, instruction, _NO_GRAPH),
@@ -95,7 +104,7 @@ class FunctionCall(NodeRun):
             past=past,
             parent=parent,
             config=config,
-            schemas=schemas,
+            schemas=governed.schemas,
         )
         self.states.input = as_state(input)
         self.call = call
@@ -236,13 +245,7 @@ def _run_of(core: Core, config: RunnableConfig | None) -> Run:
     return core.recorder.plain_run()
 
 
-def govern_function(
-    core: Core,
-    function: Callable[..., Any],
-    name: str,
-    instruction: Instruction | None,
-    schemas: Schemas | None,
-) -> Callable[..., Any]:
+def govern_function(governed: Governed, function: Callable[..., Any]) -> Callable[..., Any]:
     """A governed function of the same kind and signature.
 
     The node's input is the argument if there is only one, else a dict of all arguments by name; an approved
@@ -250,43 +253,41 @@ def govern_function(
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise NotAGraphError(
-            f"{name!r} is a generator function, which cannot be governed on its own. "
+            f"{governed.name!r} is a generator function, which cannot be governed on its own. "
             "Make it a node of a graph, or return a value."
         )
     signature = inspect.signature(function)
-    tools = HeldTools(function)
 
     def call_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FunctionCall:
         if len(args) == 1 and not kwargs:
-            return FunctionCall(core, name, instruction, schemas, args[0], function, tools)
+            return FunctionCall(governed, args[0], function)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
 
         def again(input: dict[str, Any]) -> Any:
             again = inspect.BoundArguments(
-                signature, cast("Any", {**bound.arguments, **_known(input, bound.arguments)})
+                signature,
+                cast(
+                    "Any", {**bound.arguments, **{key: input[key] for key in bound.arguments if key in input}}
+                ),
             )
             return function(*again.args, **again.kwargs)
 
-        return FunctionCall(core, name, instruction, schemas, dict(bound.arguments), again, tools)
+        return FunctionCall(governed, dict(bound.arguments), again)
 
     if is_async(function):
 
         @functools.wraps(function)
-        async def governed_async(*args: Any, **kwargs: Any) -> Any:
+        async def acall(*args: Any, **kwargs: Any) -> Any:
             return await call_of(args, kwargs).ainvoke()
 
-        return governed_async
+        return acall
 
     @functools.wraps(function)
-    def governed(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         return call_of(args, kwargs).invoke()
 
-    return governed
-
-
-def _known(input: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in input.items() if key in arguments}
+    return call
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -300,33 +301,19 @@ def is_async(function: Callable[..., Any]) -> bool:
 class GovernedRunnable(Runnable[Any, Any]):
     """A governed Runnable outside a graph."""
 
-    def __init__(
-        self,
-        core: Core,
-        runnable: Runnable[Any, Any],
-        name: str,
-        instruction: Instruction | None,
-        schemas: Schemas | None,
-    ) -> None:
-        self.name = name
-        self.core = core
+    def __init__(self, governed: Governed, runnable: Runnable[Any, Any]) -> None:
+        self.name = governed.name
+        self.governed = governed
         self.runnable = runnable
-        self.instruction = instruction
-        self.schemas = schemas
-        self.tools = HeldTools(runnable)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         def call(state: Any) -> Any:
             return self.runnable.invoke(state, config, **kwargs)
 
-        return self._visit(input, call, config).invoke()
+        return FunctionCall(self.governed, input, call, config).invoke()
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         def call(state: Any) -> Any:
             return self.runnable.ainvoke(state, config, **kwargs)
 
-        return await self._visit(input, call, config).ainvoke()
-
-    def _visit(self, input: Any, call: Callable[[Any], Any], config: RunnableConfig | None) -> FunctionCall:
-        name = cast(str, self.name)
-        return FunctionCall(self.core, name, self.instruction, self.schemas, input, call, self.tools, config)
+        return await FunctionCall(self.governed, input, call, config).ainvoke()
