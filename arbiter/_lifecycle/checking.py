@@ -10,11 +10,11 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.errors import GraphBubbleUp
 
 from arbiter._lifecycle.asking import approve, refused_by
-from arbiter._lifecycle.handlers import Harmless
+from arbiter._lifecycle.handlers import harmless
 from arbiter._lifecycle.outcomes import consequence_of, denied, denied_by, input_refused
 from arbiter._lifecycle.requests import Call, CallAll, Raised, ReadCheckpoint, Spent, Steps, Unusual
 from arbiter._lifecycle.runs import NOTHING, NodeRun, call_isolated
-from arbiter._lifecycle.stops import Stopping
+from arbiter._lifecycle.stops import stopping
 from arbiter._values.states import as_state, digest, freeze, written_by
 from arbiter.errors import PolicyViolationError, SyncDriverError, describe
 from arbiter.history._facts import RunFact
@@ -48,16 +48,11 @@ def check(run: NodeRun) -> Steps:
             record.checks = plan.all_allowed
             watched = plan.watchers or plan.shadow is not None
             return (yield from _watch(run)) if watched else None
-        for registration in plan.checkers:
-            if registration.name in verdicts and registration.contract.enforced:
-                registration.contract.reads_history = (
-                    True  # from now on a cached output does not replace this checker
-                )
-        verdicts = {
-            registration.name: verdicts.get(registration.name, ALLOW) for registration in plan.checkers
-        }
-        record.checks = verdicts
         enforced: list[PolicyChecker] = [s.contract for s in plan.checkers if s.contract.enforced]
+        for checker in enforced:
+            if checker.name in verdicts:
+                checker.reads_history = True  # from now on a cached output does not replace this checker
+        record.checks = verdicts = {s.name: verdicts.get(s.name, ALLOW) for s in plan.checkers}
         if record.kept_account.checked is None:  # else a human has edited the input that was checked first
             _note_checked(run, enforced, verdicts)
         for checker in enforced:
@@ -213,7 +208,7 @@ def _watch(run: NodeRun) -> Steps:
     for checker in () if shadow is None else shadow.watchers:
         try:
             found = call_isolated(run, checker, checker.handlers, run.shadow_view)
-            handlers.extend(Harmless(handler, run.isolated_config) for handler in found)
+            handlers.extend(harmless(handler, run.isolated_config) for handler in found)
         except Exception as exc:
             run.record.failed(f"shadow {checker.name}", describe(exc))
     for checker in run.plan.watchers:
@@ -242,9 +237,9 @@ def _installed(
 ) -> Iterator[BaseCallbackHandler]:
     for handler in found:
         if not checker.enforced:
-            yield Harmless(handler, run.isolated_config)
+            yield harmless(handler, run.isolated_config)
         else:
-            yield Stopping(handler, checker, run) if handler.raise_error else handler
+            yield stopping(handler, checker, run) if handler.raise_error else handler
 
 
 def _not_watched(run: NodeRun, checker: PolicyChecker, error: Exception) -> Raised | None:

@@ -44,28 +44,32 @@ class ModelChecks(BaseCallbackHandler):
         self._asks = True
 
 
-class Harmless(BaseCallbackHandler):
-    """A handler that gets every event, but can neither write through the config nor end the run."""
+Context = Callable[[Mapping[str, Any]], AbstractContextManager[None]]
+"""Makes the context of an event of its keyword arguments."""
 
-    raise_error = False
 
-    def __init__(self, handler: BaseCallbackHandler, isolated_config: RunnableConfig | None) -> None:
-        self.run_inline = handler.run_inline
-        for name in dir(handler):
-            if name.startswith("on_") and callable(method := getattr(handler, name)):
-                setattr(self, name, inside(method, lambda _: _isolated(isolated_config)))
-        self._handler = handler
+class Inside(BaseCallbackHandler):
+    """A handler that handles each event in a context."""
+
+    def __init__(self, handler: BaseCallbackHandler, context: Context, *, raise_error: bool) -> None:
+        self._inside = handler, context
+        self.raise_error = raise_error
 
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith("ignore_"):
-            return getattr(self._handler, name)
+        if name.startswith("on_"):
+            handler, context = self._inside
+            return _inside(getattr(handler, name), context)
+        if name.startswith("ignore_") or name == "run_inline":
+            return getattr(self._inside[0], name)
         return super().__getattribute__(name)
 
 
-def inside(
-    method: Callable[..., Any], context: Callable[[Mapping[str, Any]], AbstractContextManager[None]]
-) -> Callable[..., Any]:
-    """A method of a handler, which runs in a context that is made of the keyword arguments of each call."""
+def harmless(handler: BaseCallbackHandler, isolated_config: RunnableConfig | None) -> BaseCallbackHandler:
+    """The handler, which gets every event, but can neither write through the config nor end the run."""
+    return Inside(handler, lambda _: _isolated(isolated_config), raise_error=False)
+
+
+def _inside(method: Callable[..., Any], context: Context) -> Callable[..., Any]:
     if iscoroutinefunction(method):
 
         @wraps(method)

@@ -13,7 +13,7 @@ from weakref import ref
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import ToolMessage
 
-from arbiter._lifecycle.handlers import inside
+from arbiter._lifecycle.handlers import Inside
 from arbiter._lifecycle.outcomes import denied_by
 from arbiter._lifecycle.requests import Raised
 from arbiter._lifecycle.runs import NodeRun, Stop, current_run
@@ -23,20 +23,10 @@ from arbiter.policy import PolicyChecker
 from arbiter.verdicts import FAILED, Verdict
 
 
-class Stopping(BaseCallbackHandler):
+def stopping(handler: BaseCallbackHandler, checker: PolicyChecker, run: NodeRun) -> BaseCallbackHandler:
     """A handler that may stop calls in a body. The node run records each call that it stops."""
-
-    def __init__(self, handler: BaseCallbackHandler, checker: PolicyChecker, run: NodeRun) -> None:
-        # The run has its handlers: without the weak reference both would stay until a collection.
-        self._told = handler, checker, ref(run)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("on_"):
-            handler, checker, run = self._told
-            return inside(getattr(handler, name), partial(_watched, checker, run))
-        if name.startswith("ignore_") or name in ("raise_error", "run_inline"):
-            return getattr(self._told[0], name)
-        return super().__getattribute__(name)
+    # The run has its handlers: without the weak reference both would stay until a collection.
+    return Inside(handler, partial(_watched, checker, ref(run)), raise_error=True)
 
 
 @contextmanager
