@@ -13,12 +13,13 @@ from arbiter._lifecycle.asking import approve, refused_by
 from arbiter._lifecycle.handlers import harmless
 from arbiter._lifecycle.outcomes import consequence_of, denied, denied_by, input_refused
 from arbiter._lifecycle.requests import Call, CallAll, Raised, ReadCheckpoint, Spent, Steps, Unusual
-from arbiter._lifecycle.runs import NOTHING, NodeRun, call_isolated
+from arbiter._lifecycle.runs import NodeRun, call_isolated
 from arbiter._lifecycle.stops import stopping
 from arbiter._values.states import as_state, digest, freeze, written_by
 from arbiter.errors import PolicyViolationError, SyncDriverError, describe
 from arbiter.history._facts import RunFact
 from arbiter.history._record import PolicyDecision
+from arbiter.history._results import NOTHING
 from arbiter.policy import PolicyChecker
 from arbiter.verdicts import ALLOW, FAILED, Verdict
 

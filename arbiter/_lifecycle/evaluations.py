@@ -42,7 +42,7 @@ from arbiter._values.states import UnreadableError
 from arbiter.errors import EvaluationError, MissingEvaluationError, Unscored, describe, nearest
 from arbiter.evaluation import EvaluatorGroup, FinishedRun, GroupOutcome, NodeEvaluator
 from arbiter.history._items import History
-from arbiter.history._results import Judgement, Lazy, Results
+from arbiter.history._results import NOTHING, Judgement, Lazy, Results
 from arbiter.models import judged_thread, usage_meter
 from arbiter.verdicts import (
     EvaluationResult,
@@ -55,7 +55,6 @@ from arbiter.verdicts import (
 
 T = TypeVar("T")
 LOOK = 0.05
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 log = logging.getLogger("arbiter")
 _set_ambient = var_child_runnable_config.set
 _told = new_lock()
@@ -76,18 +75,9 @@ class _NotRun:
     """The group has not run that evaluator."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The outcome of an evaluator that returned several results: these and their failures, by their full
-    names.
-    """
-
-    results: Mapping[str, EvaluationResult]
-    errors: Mapping[str, str]
-
-
 NOT_RUN = _NotRun()
-Found = EvaluationResult | _Parts | _Failure | _NotRun
+Found = EvaluationResult | Several | _Failure | _NotRun
+"""The outcome of an evaluator. Several results are here by their full names."""
 
 
 def owner_of(name: str, evaluators: Collection[str]) -> str | None:
@@ -265,7 +255,7 @@ class EvaluatorQueue:
             return self._failed(_Failure(f"evaluator {self.name!r} {read}"), view)
         return self._parts(read, evaluations, view)
 
-    def _parts(self, several: Several, evaluations: Evaluations, view: History) -> _Parts:
+    def _parts(self, several: Several, evaluations: Evaluations, view: History) -> Several:
         faults = dict(several.faults)
         for key in several.results:
             if any(queue.name == f"{self.name}.{key}" for queue in evaluations.queues):
@@ -274,7 +264,7 @@ class EvaluatorQueue:
                 )
         for key, fault in faults.items():
             self._failed(_Failure(f"its result {key!r}: evaluator {self.name!r} {fault}"), view)
-        return _Parts(
+        return Several(
             {f"{self.name}.{key}": found for key, found in several.results.items() if key not in faults},
             {f"{self.name}.{key}": f"evaluator {self.name!r} {fault}" for key, fault in faults.items()},
         )
@@ -478,7 +468,7 @@ class Evaluations(Lazy):
         self,
         results: Mapping[str, EvaluationResult],
         *,
-        errors: Mapping[str, str] = _NOTHING,
+        errors: Mapping[str, str] = NOTHING,
         settled: bool = False,
     ) -> None:
         """Set results and errors that were found before, so that their evaluators do not run again.
@@ -496,7 +486,7 @@ class Evaluations(Lazy):
             elif queue is not None:
                 parts.setdefault(queue, {})[name] = found
         for queue, several in parts.items():  # all of them: they are read together
-            self.found[self.queues.index(queue)] = _Parts(several, _NOTHING)
+            self.found[self.queues.index(queue)] = Several(several, NOTHING)
         if settled and self.members:
             self._settle(GroupOutcome())
         self.let_go()
@@ -531,7 +521,7 @@ class Evaluations(Lazy):
         """All results of the evaluator that gives the one of that name, if it gave several. Waits for it."""
         queue = self.queue(name)
         outcome = None if queue is None else self.resolve(queue)
-        return outcome.results if isinstance(outcome, _Parts) else _NOTHING
+        return outcome.results if isinstance(outcome, Several) else NOTHING
 
     def done(self, queue: EvaluatorQueue) -> bool:
         return self.outcome(queue) is not None
@@ -596,8 +586,8 @@ class Evaluations(Lazy):
         found = self.outcome(queue)  # None for an evaluator that waits for itself
         if isinstance(found, _Failure):
             return found.message
-        if isinstance(found, _Parts) and name not in found.results:
-            return found.errors.get(name) or f"the evaluator gave {_listed(found.results)}"
+        if isinstance(found, Several) and name not in found.results:
+            return found.faults.get(name) or f"the evaluator gave {_listed(found.results)}"
         if isinstance(found, EvaluationResult) and name != queue.name:
             return f"the evaluator gave one result, {queue.name!r}"
         return None
@@ -643,10 +633,10 @@ class Evaluations(Lazy):
         for queue, found in zip(self.queues, self.found, strict=True):
             if isinstance(found, EvaluationResult):
                 yield queue, queue.name, found, None, found.outcome
-            elif isinstance(found, _Parts):
+            elif isinstance(found, Several):
                 for name, result in found.results.items():
                     yield queue, name, result, None, result.outcome
-                for name, problem in found.errors.items():
+                for name, problem in found.faults.items():
                     yield queue, name, None, problem, "error"
             elif isinstance(found, _Failure):
                 yield queue, queue.name, None, found.message, found.outcome

@@ -15,10 +15,11 @@ from arbiter._lifecycle.observing import show_results
 from arbiter._lifecycle.outcomes import log
 from arbiter._lifecycle.registry import Registration
 from arbiter._lifecycle.requests import Call, OutputOf, Raised, Resolve, Steps
-from arbiter._lifecycle.runs import NOTHING, NodeRun
+from arbiter._lifecycle.runs import NodeRun
 from arbiter._values.states import are_commands, freeze, written_by
 from arbiter.errors import SyncDriverError, describe, nearest
 from arbiter.history._facts import RunFact
+from arbiter.history._results import NOTHING
 from arbiter.policy import PolicyRouter
 from arbiter.verdicts import Verdict, short
 

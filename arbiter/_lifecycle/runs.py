@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from langchain_core.callbacks import BaseCallbackHandler, Callbacks
@@ -44,9 +43,10 @@ from arbiter.history._record import (
     with_spent,
 )
 from arbiter.history._recorder import Recovered, Run
+from arbiter.history._results import NOTHING
 from arbiter.listening import HistoryListener, tell
 from arbiter.policy import PolicyChecker, PolicyRouter
-from arbiter.verdicts import EvaluationResult, Verdict
+from arbiter.verdicts import Verdict
 
 T = TypeVar("T")
 
@@ -106,8 +106,6 @@ class Stop:
 
 
 _lock = new_lock()
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-NO_RESULTS: Mapping[str, EvaluationResult] = MappingProxyType({})
 SHADOW = "shadow:"
 """The prefix of the tallies of a shadow constitution's checkers."""
 _FUNCTIONS = "()"
@@ -342,7 +340,7 @@ class NodeRun:
                 self.record,
                 self.run,
                 tallies=SHADOW,
-                evaluations=NO_RESULTS,
+                evaluations=NOTHING,
                 states=self.states,
             )
             self._shadow_view.clock = self.settings.clock

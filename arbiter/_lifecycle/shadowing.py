@@ -12,11 +12,12 @@ from arbiter._lifecycle.outcomes import consequence_of
 from arbiter._lifecycle.registry import Plan, Registration
 from arbiter._lifecycle.requests import Call, CallAll, Raised, Resolve, Steps
 from arbiter._lifecycle.routing import may_go_to
-from arbiter._lifecycle.runs import NO_RESULTS, SHADOW, NodeRun
+from arbiter._lifecycle.runs import SHADOW, NodeRun
 from arbiter._lifecycle.shadow import ShadowDecision, ShadowDifference
 from arbiter._values.states import freeze
 from arbiter.errors import describe
 from arbiter.history._record import PolicyDecision, Record
+from arbiter.history._results import NOTHING
 from arbiter.policy import PolicyChecker
 from arbiter.verdicts import FAILED, Verdict
 
@@ -144,7 +145,7 @@ def shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
             )
         break
     if evaluations is not None:
-        view.item.give_results(NO_RESULTS)
+        view.item.give_results(NOTHING)
     return decision
 
 

@@ -13,8 +13,8 @@ from arbiter._values.once import Once
 from arbiter.history._facts import KEEP_TALLIES, RunFact
 from arbiter.history._items import History, HistoryItem, ToolsOf, copied, matches, traced, wanted_instruction
 from arbiter.history._past import Past, Tally
-from arbiter.history._record import NOTHING, Record, States, evaluations_from, instruction_of, record_from
-from arbiter.history._results import Lazy, Results
+from arbiter.history._record import Record, States, evaluations_from, instruction_of, record_from
+from arbiter.history._results import NOTHING, Lazy, Results
 from arbiter.instructions import Instruction
 from arbiter.verdicts import EvaluationResult
 

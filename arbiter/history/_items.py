@@ -22,7 +22,6 @@ from arbiter._values.states import FrozenDict, SeenDict, View
 from arbiter.errors import ArbiterWarning, UnknownInstructionError, nearest
 from arbiter.history._past import NO_TALLY, Tally, task_order
 from arbiter.history._record import (
-    NOTHING,
     UNSEEN,
     Answer,
     ExecutionInfo,
@@ -36,7 +35,7 @@ from arbiter.history._record import (
     kind_of,
     total,
 )
-from arbiter.history._results import Results, settled
+from arbiter.history._results import NOTHING, Results, settled
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Outcome, Verdict
 

@@ -6,12 +6,11 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from arbiter._values.states import Snapshot, digests_of, with_own_parts
 from arbiter.history._facts import RunFact
-from arbiter.history._results import Results
+from arbiter.history._results import NOTHING, Results
 from arbiter.instructions import Instruction, recorded_instruction
 from arbiter.verdicts import FAILED, EvaluationResult, Outcome, Verdict
 
@@ -23,9 +22,6 @@ _log = logging.getLogger("arbiter")
 
 
 Status = Literal["running", "completed", "denied", "failed", "interrupted", "cancelled"]
-
-
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from arbiter._values.copies import Copier, for_deep_copy, for_pickle
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Outcome
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Judgement(NamedTuple):
@@ -34,10 +34,10 @@ class Results(Mapping[str, EvaluationResult]):
     def __init__(
         self,
         found: Mapping[str, EvaluationResult],
-        errors: Mapping[str, str] = _NOTHING,
+        errors: Mapping[str, str] = NOTHING,
         trace: Sequence[EvaluatorTrace] = (),
-        ended: Mapping[str, Outcome] = _NOTHING,
-        versions: Mapping[str, str] = _NOTHING,
+        ended: Mapping[str, Outcome] = NOTHING,
+        versions: Mapping[str, str] = NOTHING,
     ) -> None:
         self._found = dict(found)
         self.absent: Callable[[str], None] | None = None
@@ -129,6 +129,6 @@ def settled(evaluations: Mapping[str, EvaluationResult], copier: Copier) -> Resu
         )
         for name, result in done.items()
     }
-    ended: Mapping[str, Outcome] = getattr(done, "ended", _NOTHING)
-    versions: Mapping[str, str] = getattr(done, "versions", _NOTHING)
-    return Results(found, getattr(done, "errors", _NOTHING), getattr(done, "trace", ()), ended, versions)
+    ended: Mapping[str, Outcome] = getattr(done, "ended", NOTHING)
+    versions: Mapping[str, str] = getattr(done, "versions", NOTHING)
+    return Results(found, getattr(done, "errors", NOTHING), getattr(done, "trace", ()), ended, versions)

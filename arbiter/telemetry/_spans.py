@@ -18,7 +18,8 @@ from arbiter._values.records import Records
 from arbiter._values.version import __version__
 from arbiter.errors import ConfigurationError
 from arbiter.history import HistoryItem
-from arbiter.history._record import NOTHING, Record
+from arbiter.history._record import Record
+from arbiter.history._results import NOTHING
 from arbiter.instructions import TOOL_CALL
 from arbiter.listening import ExecutionInfo, HistoryListener
 from arbiter.redaction import ContentRedactor
