@@ -334,12 +334,11 @@ class Registry:
         graph.
         """
         with self._lock:
-            checkers = tuple(_applying(self.checkers, node, instruction, reachable))
-            output_checkers = tuple(_applying(self.output_checkers, node, instruction, reachable))
-            routers = tuple(_applying(self.routers, node, instruction, reachable))
-            gates = tuple(_applying(self.gates, node, instruction, reachable))
-            plain = tuple(registration for registration in routers if not registration.contract.on_error)
-            advisors = tuple(_applying(self.advisors, node, instruction, reachable))
+            checkers = _applying(self.checkers, node, instruction, reachable)
+            output_checkers = _applying(self.output_checkers, node, instruction, reachable)
+            routers = _applying(self.routers, node, instruction, reachable)
+            advisors = _applying(self.advisors, node, instruction, reachable)
+            gates = _applying(self.gates, node, instruction, reachable)
             queues = tuple(
                 queue
                 for queue in self.evaluators
@@ -348,28 +347,35 @@ class Registry:
             group = self.group
             members = () if group is None else tuple(q for q in queues if group.takes(q.evaluator))
             waited = members if group is not None and group.durable else ()
-            compared = {
-                registration.contract.best_by
-                for registration in routers
-                if registration.contract.on_cap == "best_attempt" and registration.contract.enforced
-            }
+            deciding = [each.contract for each in routers if each.contract.enforced]
+            compared = {router.best_by for router in deciding if router.on_cap == "best_attempt"}
             names = [queue.name for queue in queues]
             owners = {owner_of(name, names) for name in compared if name is not None}
             known = tuple(queue.name for queue in self.evaluators)
-            called: list[Registration[Any]] = [*checkers, *advisors, *gates, *output_checkers, *routers]
-            observers = tuple(
-                registration.contract
-                for registration in self.checkers
-                if registration.contract.mode != "off"
-                and _defines(registration.contract, "observe")
-                and registration.contract.observes(node, instruction)
+            called: tuple[Registration[Any], ...] = (
+                *checkers,
+                *advisors,
+                *gates,
+                *output_checkers,
+                *routers,
             )
+            registered = [each.contract for each in self.checkers]
+            observers = tuple(
+                checker
+                for checker in registered
+                if checker.mode != "off"
+                and _defines(checker, "observe")
+                and checker.observes(node, instruction)
+            )
+            watchers = tuple(each.contract for each in checkers if _defines(each.contract, "handlers"))
+            plain = tuple(each for each in routers if not each.contract.on_error)
+            only_async = (each.contract for each in called if each.is_async and each.contract.enforced)
             shadow = None if self.shadow is None else self.shadow.plan(node, instruction, reachable)
             if shadow is not None and shadow.empty:
                 shadow = None
             return Plan(
                 checkers=checkers,
-                guards=any(registration.contract.enforced for registration in checkers),
+                guards=any(each.contract.enforced for each in checkers),
                 advisors=advisors,
                 gate=gates[0] if gates else None,
                 queues=queues,
@@ -385,37 +391,22 @@ class Registry:
                 unjudged=None if queues else ReadEvaluations(Evaluations((), None), known=known),
                 audited=frozenset(queue.name for queue in queues if not queue.evaluator.enforced),
                 routers=plain,
-                error_routers=tuple(
-                    registration for registration in routers if registration.contract.on_error
-                ),
-                all_allowed=MappingProxyType({registration.name: ALLOW for registration in checkers}),
-                no_routes=MappingProxyType({registration.name: None for registration in plain}),
-                kinds={registration.name: "allow" for registration in checkers},
+                error_routers=tuple(each for each in routers if each.contract.on_error),
+                all_allowed=MappingProxyType({each.name: ALLOW for each in checkers}),
+                no_routes=MappingProxyType({each.name: None for each in plain}),
+                kinds={each.name: "allow" for each in checkers},
                 observers=observers,
-                watchers=(
-                    watchers := tuple(s.contract for s in checkers if _defines(s.contract, "handlers"))
-                ),
-                waiting=tuple(Registration.of(c, "handlers") for c in watchers if c.blocking),
+                watchers=watchers,
+                waiting=tuple(Registration.of(each, "handlers") for each in watchers if each.blocking),
                 output_checkers=output_checkers,
-                counts_consumption=frozenset(
-                    registration.name
-                    for registration in self.checkers
-                    if registration.contract.counts_consumption
-                ),
+                counts_consumption=frozenset(each.name for each in registered if each.counts_consumption),
                 reads_unfinished=any(
-                    c.reads_unfinished for c in (*observers, *(shadow.observers if shadow else ()))
+                    each.reads_unfinished for each in (*observers, *(shadow.observers if shadow else ()))
                 ),
                 keeps_output=bool(compared),
-                escalates=any(s.contract.escalates and s.contract.enforced for s in routers),
-                called=tuple(called),
-                only_async=next(
-                    (
-                        registration.contract
-                        for registration in called
-                        if registration.is_async and registration.contract.enforced
-                    ),
-                    None,
-                ),
+                escalates=any(router.escalates for router in deciding),
+                called=called,
+                only_async=next(only_async, None),
                 shadow=shadow,
                 empty=not called and not queues and not observers and shadow is None,
                 rules=self.rules,
@@ -438,8 +429,8 @@ def _applying(
     node: str,
     instruction: Instruction | None,
     reachable: frozenset[str],
-) -> list[Registration[C]]:
-    return [
+) -> tuple[Registration[C], ...]:
+    return tuple(
         registration.in_mode()
         for registration in registrations
         if registration.contract.mode != "off"
@@ -450,7 +441,7 @@ def _applying(
             registration.contract.kind == "checker"
             or reachable.issuperset(registration.contract.redirect_targets)
         )
-    ]
+    )
 
 
 def _without(registrations: Sequence[Registration[C]], contract: Contract) -> list[Registration[C]]:
