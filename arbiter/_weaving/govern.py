@@ -183,11 +183,6 @@ def warn_of_other_rules(graph: Graph, core: Core) -> None:
                 )
 
 
-def node_names(graph: Graph) -> list[str]:
-    """All nodes; those of subgraphs as `parent:child`, as LangGraph draws them."""
-    return [":".join((*path, name)) for path, level in levels(graph) for name in governed_nodes(level)]
-
-
 class Mapped:
     """A mapping by node name that the user passed as `instructions=` or `schemas=`."""
 
@@ -195,7 +190,8 @@ class Mapped:
         if given is not None and not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"{what}= is {given!r:.80}; expected a mapping by the names of nodes.")
         self.given: dict[str, Any] = dict(given or {})
-        names = node_names(graph)
+        # Those of subgraphs as `parent:child`, as LangGraph draws them.
+        names = [":".join((*path, name)) for path, level in levels(graph) for name in governed_nodes(level)]
         self.by_name: dict[str, str] = {}
         for key in self.given:
             if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -301,28 +297,8 @@ def _packs_of(graph: Graph, packs: Sequence[BindingPack]) -> list[BindingPack]:
 
 def check_registered(registry: Registry, graph: Graph, rule: Rules) -> None:
     """Raise `ConfigurationError` if a registered contract does not fit this graph."""
-    contracts: list[Contract] = [registration.contract for registration in registry.checkers]
-    contracts += [registration.contract for registration in registry.routers]
-    contracts += [queue.evaluator for queue in registry.evaluators]
-    for contract in contracts:
+    for contract in registry.registered(Contract):
         check_contract(contract, registry, graph, rule)
-    _check_gates([registration.contract for registration in registry.gates], graph, rule)
-    lasting: list[Contract] = [registration.contract for registration in registry.advisors]
-    lasting += [registration.contract for registration in registry.gates]
-    for contract in lasting:
-        _introduce(contract, graph, rule)
-
-
-def _introduce(contract: Contract, graph: Graph, rule: Rules) -> None:
-    """Pass a contract the names of the nodes that it governs."""
-    contract.governs(
-        {
-            name
-            for path, level in levels(graph)
-            for name, node in governed_nodes(level).items()
-            if contract.applies_to(name, rule(path, name, node).instruction)
-        }
-    )
 
 
 def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: Rules) -> None:
@@ -331,17 +307,22 @@ def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: R
     Its redirects must lead to nodes, and no node may get a second correction gate.
     """
     if isinstance(contract, CorrectionGate):
-        _check_gates([*(registration.contract for registration in registry.gates), contract], graph, rule)
+        gates = registry.registered(CorrectionGate)
+        is_known = any(gate is contract for gate in gates)
+        _check_gates(gates if is_known else (*gates, contract), graph, rule)
     if isinstance(contract, CorrectionGate | Advisor):
-        _introduce(contract, graph, rule)
+        nodes = [(full.rpartition(":")[2], instruction) for full, instruction in nodes_in(graph, rule)]
+        contract.governs({name for name, instruction in nodes if contract.applies_to(name, instruction)})
     if contract.mode == "off":
         return
-    applying: list[Graph] = []
-    for path, level in levels(graph):
-        for name, node in governed_nodes(level).items():
-            if contract.applies_to(name, rule(path, name, node).instruction):
-                applying.append(level)
-                break
+    applying = [
+        level
+        for path, level in levels(graph)
+        if any(
+            contract.applies_to(name, rule(path, name, node).instruction)
+            for name, node in governed_nodes(level).items()
+        )
+    ]
     if not applying:
         return
     for target in contract.redirect_targets:
@@ -390,15 +371,14 @@ def missing_evaluators(contract: Contract, modes: Mapping[str, str]) -> Iterator
 def _check_gates(gates: Sequence[CorrectionGate], graph: Graph, rule: Rules) -> None:
     if len(gates) < 2:
         return
-    for path, level in levels(graph):
-        for name, node in governed_nodes(level).items():
-            instruction = rule(path, name, node).instruction
-            names = [repr(gate.name) for gate in gates if gate.applies_to(name, instruction)]
-            if len(names) > 1:
-                raise RegistrationError(
-                    f"node {name!r} has {len(names)} correction gates ({', '.join(names)}); it can have one. "
-                    "Narrow their target_instructions or target_nodes."
-                )
+    for full, instruction in nodes_in(graph, rule):
+        name = full.rpartition(":")[2]
+        names = [repr(gate.name) for gate in gates if gate.applies_to(name, instruction)]
+        if len(names) > 1:
+            raise RegistrationError(
+                f"node {name!r} has {len(names)} correction gates ({', '.join(names)}); it can have one. "
+                "Narrow their target_instructions or target_nodes."
+            )
 
 
 def nodes_in(graph: Graph, rule: Rules) -> list[tuple[str, Instruction | None]]:
