@@ -228,21 +228,12 @@ class Coverage:
             still = {_key(owner) for owner, each in found if each is not None}
             self._reported = {key: owner for key, owner in self._reported.items() if key in still}
             self._reported.update((_key(owner), owner) for owner, _ in idle)
-        declared = Counter(
-            (form, _origin(rule.source))
-            for rule in rules
-            for form in (_RULES, _STEPS, _EVALUATORS, _CONDITIONS, _EXCEPTIONS)
-        )
-        declared.update(
-            (form, pack.file)
-            for form in (_BINDINGS, _SHADOWED)
-            for pack in self.bindings
-            for _ in pack.bindings
-        )
-        for group, each in groupby(sorted((idle for _, idle in idle), key=_order), key=_group):
-            sentence = _sentence(list(each), declared[group])
+        declared = Counter(_origin(rule.source) for rule in rules)
+        bound = Counter({pack.file: len(pack.bindings) for pack in self.bindings})
+        for (form, origin), each in groupby(sorted((idle for _, idle in idle), key=_order), key=_group):
+            sentence = _sentence(list(each), (bound if form in (_BINDINGS, _SHADOWED) else declared)[origin])
             # A guard may be meant for a graph that never gets there.
-            if group[0] in (_STEPS, _EVALUATORS, _CONDITIONS):
+            if form in (_STEPS, _EVALUATORS, _CONDITIONS):
                 _log.warning("%s", sentence)
             else:
                 warnings.warn(sentence, ArbiterWarning, stacklevel=callers())
