@@ -19,8 +19,8 @@ from langgraph.types import Command
 
 from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.runs import current_run
-from arbiter._lifecycle.saving import aaccess, access
-from arbiter._weaving.asking import pause_edge, saver_in
+from arbiter._lifecycle.saving import Access, aaccess, access
+from arbiter._weaving.asking import pause_edge, saver_in, saver_of
 from arbiter._weaving.channel import FACTS, conf_of, fact_write, facts_channel_in, writes_in
 from arbiter._weaving.runtimes import copy_once
 from arbiter.errors import describe
@@ -229,38 +229,40 @@ class GatedBranch(Runnable[Any, Any]):
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         try:
-            passed_on = (
-                self._skipped(input)
-                if type(input) is Redirect
-                else self.branch.invoke(input, config, **kwargs)
-            )
+            if type(input) is Redirect:
+                passed_on = self._skipped(input)
+            else:
+                passed_on = self.branch.invoke(input, config, **kwargs)
         except BaseException as exc:
-            not_written(conf := conf_of(config), exc)
-            if isinstance(exc, GraphInterrupt) and (saver := saver_in(conf)) is not None:
-                access(pause_edge(conf), saver)
+            access(_not_chosen(conf_of(config), exc), saver_of(config))
             raise
-        if self.last and self.core.settings.listeners:
-            _tell_end(conf_of(config), chose=True)
-        return passed_on
+        return self._chosen(passed_on, config)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         try:
-            passed_on = (
-                self._skipped(input)
-                if type(input) is Redirect
-                else await self.branch.ainvoke(input, config, **kwargs)
-            )
+            if type(input) is Redirect:
+                passed_on = self._skipped(input)
+            else:
+                passed_on = await self.branch.ainvoke(input, config, **kwargs)
         except BaseException as exc:
-            not_written(conf := conf_of(config), exc)
-            if isinstance(exc, GraphInterrupt) and (saver := saver_in(conf)) is not None:
-                await aaccess(pause_edge(conf), saver)
+            await aaccess(_not_chosen(conf_of(config), exc), saver_of(config))
             raise
+        return self._chosen(passed_on, config)
+
+    def _chosen(self, passed_on: Any, config: RunnableConfig | None) -> Any:
         if self.last and self.core.settings.listeners:
             _tell_end(conf_of(config), chose=True)
         return passed_on
 
     def _skipped(self, redirect: Redirect) -> Any:
         return redirect.output if self.last else redirect
+
+
+def _not_chosen(conf: dict[str, Any], error: BaseException) -> Access[None]:
+    """Record that a conditional edge has failed or paused."""
+    not_written(conf, error)
+    if isinstance(error, GraphInterrupt) and saver_in(conf) is not None:
+        yield from pause_edge(conf)
 
 
 class StartWrite(_Write):
