@@ -25,7 +25,7 @@ from arbiter._values.states import as_state, digest, thaw, with_fields, with_own
 from arbiter.errors import ApprovalUsedError, ConfigurationError, describe, nearest
 from arbiter.history._record import Answer, PolicyDecision, Question
 from arbiter.policy import PolicyChecker
-from arbiter.verdicts import Terms, Verdict, terms_of
+from arbiter.verdicts import Terms, Verdict, short, terms_of
 
 
 def approve(
@@ -340,6 +340,4 @@ def _read_answer(answer: Any, subject: str) -> Decision:
                 return Decision("reject", str(given.get("message") or "no message was given"), by)
             case _:
                 pass
-    text = repr(given)
-    text = text if len(text) <= 80 else text[:77] + "..."
-    return Decision("reject", f"the answer was {text}; expected approve, edit or reject")
+    return Decision("reject", f"the answer was {short(given)}; expected approve, edit or reject")

@@ -711,7 +711,7 @@ def without_effects(config: RunnableConfig) -> RunnableConfig:
             subgraph_counter=count().__next__,
         )
     if (runtime := given.get(CONFIG_KEY_RUNTIME)) is not None:
-        idle: dict[str, Any] = {"stream_writer": _unheard, "heartbeat": _do_nothing, "control": None}
+        idle: dict[str, Any] = {"stream_writer": _unheard, "heartbeat": _unheard, "control": None}
         if runtime.store is not None:
             idle["store"] = ReadOnlyStore(runtime.store)
         conf[CONFIG_KEY_RUNTIME] = runtime.override(**{k: v for k, v in idle.items() if hasattr(runtime, k)})
@@ -738,11 +738,7 @@ def _is_retried(policy: RetryPolicy, error: Exception) -> bool:
     return not isinstance(error, PolicyViolationError) and _should_retry_on(policy, error)
 
 
-def _do_nothing() -> None:
-    pass
-
-
-def _unheard(chunk: Any) -> None:
+def _unheard(*told: Any) -> None:
     pass
 
 
