@@ -362,8 +362,15 @@ class Journal:
         self._guard = _locked(folder)
         self._torn = False
         """True if the disk had no room for the whole of the last line."""
-        self._file = (folder / "journal.jsonl").open("ab", buffering=0)
+        self._file = (folder / "journal.jsonl").open("a+b", buffering=0)
         if self._file.tell() > whole:
+            self._file.seek(whole)
+            # A torn line has no end.
+            if b"\n" in self._file.read():
+                self.close()
+                raise ConfigurationError(
+                    f"the run {folder.name} went on in another process after it was read. Resume it again."
+                )
             self._file.truncate(whole)
 
     @classmethod

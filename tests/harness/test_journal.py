@@ -428,6 +428,20 @@ def test_a_run_in_use_names_its_process() -> None:
             SUITE.run(answer, resume="last")
 
 
+def test_a_run_that_went_on_in_another_process_since_it_was_read_keeps_what_that_one_wrote() -> None:
+    """Several suites are read before the first one runs, which may take hours."""
+    SUITE.run(answer)
+    cut("case", 2)
+    late = SUITE.prepare(answer, resume="last")
+    SUITE.run(answer, resume="last")
+    calls.clear()
+    written = (run_folder("last") / "journal.jsonl").read_bytes()
+    with pytest.raises(ConfigurationError, match=r"went on in another process .* Resume it again"):
+        late.run()
+    assert (run_folder("last") / "journal.jsonl").read_bytes() == written
+    assert calls == []
+
+
 def test_a_file_system_without_locks_keeps_no_run_from_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """As some network drives; two processes are not kept apart there."""
     import fcntl
