@@ -93,7 +93,6 @@ class EndedRun(Waiting):
             self.evaluations = evaluations
             read, failed = evaluations.read
             self._read = frozenset((*read, *failed)) if read or failed else _NONE
-            judging.open[id(evaluations)] = self
 
     def where(self) -> tuple[Origin, int]:
         parts = Parts._make(self._values)
@@ -161,6 +160,11 @@ class Judging:
         self._guard = threading.Lock()
         self._changed = threading.Condition(self._guard)
         self._waiting = 0
+
+    def add(self, run: EndedRun) -> None:
+        """This node run is queued. Only now does a flush wait for it: Ctrl-C may have kept it from the queue."""
+        if run.evaluations is not None:
+            self.open[id(run.evaluations)] = run
 
     def written(self, run: EndedRun) -> Sequence[Judgement]:
         """The writer makes the event of this node run. Returns the evaluations that are done."""

@@ -87,6 +87,7 @@ class Recording(HistoryListener):
             for number, answer in enumerate(item.answers):
                 self._answered(record, answer, number)
         self._writer.add(run)
+        self.judging.add(run)
 
     def started(self, item: HistoryItem, at: float) -> Event:
         """The event that an attempt was allowed, at that time: it is committed before the body runs."""

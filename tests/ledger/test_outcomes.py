@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -236,3 +237,37 @@ def test_a_closed_ledger_keeps_nothing_of_later_runs(where: Path) -> None:
     run(app, {}, conf("t"))
     assert arbiter_os.drain()
     assert not any(each.judging.open for each in ledger._recordings)  # pyright: ignore[reportPrivateUsage]
+
+
+class _Interrupting(Mapping[str, Any]):
+    """A value at which Ctrl-C is pressed while the ledger copies it."""
+
+    pressed = False
+
+    def __getitem__(self, key: str) -> Any:
+        raise KeyError(key)
+
+    def __len__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def items(self) -> Any:
+        if not self.pressed:
+            self.pressed = True
+            signal.raise_signal(signal.SIGINT)
+        return ()
+
+
+def test_a_node_run_of_which_ctrl_c_kept_the_ledger_keeps_no_flush_waiting(where: Path) -> None:
+    with Ledger(where) as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        arbiter_os.add_evaluator(Judge("plain", _half))
+        app = arbiter_os.govern(chain(Spy("write", amount=_Interrupting())))
+        with pytest.raises(KeyboardInterrupt):
+            run(app, {}, conf("t"))
+        assert ledger.flush(60)
+        assert run(app, {}, conf("t"))
+        assert ledger.flush(60)
+        assert [item.node for item in ledger.items()] == ["write"]
