@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager, nullcontext
@@ -218,11 +219,21 @@ async def _astream(reporting: _Reporting, chunks: Any) -> AsyncIterator[Any]:
     with reporting:
         async with aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext():
             with reporting.first_chunk():
-                chunk = await anext(chunks, _END)
+                chunk = await _first(chunks)
             while chunk is not _END:
                 reporting.look(chunk)
                 yield chunk
                 chunk = await anext(chunks, _END)
+
+
+def _first(chunks: Any) -> Any:
+    """The first step of the stream. An event loop that ends does not close it beside the stream around it."""
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(None, None)
+    try:
+        return anext(chunks, _END)
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
 
 
 _END: Any = object()

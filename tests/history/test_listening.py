@@ -229,6 +229,21 @@ def test_a_stream_that_its_reader_leaves_is_closed() -> None:
     assert diary.told[-1] == "execution closed"
 
 
+def test_a_stream_that_is_open_at_the_end_of_its_loop_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    """The loop also closed the stream inside it, which was being closed, and logged an error."""
+    arbiter_os, diary = listened()
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
+    kept: list[Any] = []
+
+    async def leave() -> None:
+        kept.append(stream := app.astream({}))
+        await anext(stream)
+
+    asyncio.run(leave())
+    assert diary.told[-1] == "execution closed"
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("traced", ["", "ainvoke", "astream_events"])
 @pytest.mark.parametrize("where", ["node", "edge"])
 def test_a_cancellation_between_a_node_and_its_edges_is_reported(where: str, traced: str) -> None:
