@@ -11,8 +11,6 @@ from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
-from arbiter._lifecycle.runs import current_run
-
 
 class LcelSteps:
     """The steps of a node that is an LCEL sequence. They run as in LangGraph: flattened into the node's own
@@ -29,17 +27,17 @@ class LcelSteps:
         return [config, *(_lcel_config(config, n) for n in range(2, len(self.steps) + 1))]
 
     def invoke(self, input: Any, config: RunnableConfig, **kwargs: Any) -> Any:
-        configs = self._configs(config)
+        configs, before = self._configs(config), ambient_before.get()
         value = self.steps[0].invoke(input, configs[0], **kwargs)
-        with _ambient_of_parent():
+        with _ambient(before):
             for step, step_config in zip(self.steps[1:], configs[1:], strict=True):
                 value = step.invoke(value, step_config)
         return value
 
     async def ainvoke(self, input: Any, config: RunnableConfig, **kwargs: Any) -> Any:
-        configs = self._configs(config)
+        configs, before = self._configs(config), ambient_before.get()
         value = await self.steps[0].ainvoke(input, configs[0], **kwargs)
-        with _ambient_of_parent():
+        with _ambient(before):
             for step, step_config in zip(self.steps[1:], configs[1:], strict=True):
                 value = await step.ainvoke(value, step_config)
         return value
@@ -64,10 +62,8 @@ def _lcel_config(config: RunnableConfig, number: int) -> RunnableConfig:
 
 
 @contextmanager
-def _ambient_of_parent() -> Generator[None]:
-    this = current_run.get()
-    before = ambient_before.get()
-    token = var_child_runnable_config.set(before if this is not None else None)
+def _ambient(config: RunnableConfig | None) -> Generator[None]:
+    token = var_child_runnable_config.set(config)
     try:
         yield
     finally:
@@ -75,3 +71,4 @@ def _ambient_of_parent() -> Generator[None]:
 
 
 ambient_before: ContextVar[RunnableConfig | None] = ContextVar("arbiter_ambient", default=None)
+"""The ambient config outside of the sequence that runs: that of a node around it, or of its time limit."""

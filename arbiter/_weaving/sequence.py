@@ -15,6 +15,7 @@ from langgraph._internal._runnable import RunnableSeq
 
 from arbiter._threads.forks import new_rlock
 from arbiter._weaving.channel import conf_of
+from arbiter._weaving.lcel import ambient_before
 from arbiter._weaving.node import GovernedNode
 from arbiter._weaving.writers import STASH, GatedWrite, not_written
 
@@ -48,6 +49,8 @@ class GovernedSequence(RunnableSeq):
         return new
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if self.node.is_sequence:
+            ambient_before.set(var_child_runnable_config.get())
         if (own := self._unheard(config, CallbackManager, SyncLazyManager)) is None:
             return super().invoke(input, config, **kwargs)
         manager = own["callbacks"]
@@ -62,6 +65,8 @@ class GovernedSequence(RunnableSeq):
         return output
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if self.node.is_sequence:
+            ambient_before.set(var_child_runnable_config.get())
         try:
             if (own := self._unheard(config, AsyncCallbackManager, AsyncLazyManager)) is None:
                 return await super().ainvoke(input, config, **kwargs)

@@ -16,9 +16,10 @@ import pytest
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, CallbackManager
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import RunnableConfig, RunnableLambda
-from langgraph.config import get_config
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langgraph.config import get_config, get_store
 from langgraph.graph import END, START, StateGraph
+from langgraph.store.memory import InMemoryStore
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
@@ -307,3 +308,51 @@ def test_the_attributes_of_a_node_run_are_few_enough_for_the_compact_form_of_pyt
     arbiter_os.govern(chain(body)).invoke({"amount": 0})
 
     assert 0 < counts[0] < 28  # with 30 Python gives each object a table of its own
+
+
+class Stored(Runnable[Any, Any]):
+    """A step of the user's own. It reads the store of the config around it."""
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        try:
+            return {"log": [type(get_store()).__name__]}
+        except RuntimeError:
+            return {"log": ["no store"]}
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return self.invoke(input)
+
+
+def in_two_steps(**options: Any) -> Any:
+    async def aunchanged(state: State) -> State:
+        return state
+
+    builder: Any = StateGraph(State)
+    builder.add_node("node", RunnableLambda(lambda state: state, aunchanged) | Stored(), **options)
+    return builder.add_edge(START, "node").compile(store=InMemoryStore())
+
+
+@pytest.mark.parametrize(("timeout", "found"), [(None, "no store"), (60.0, "InMemoryStore")])
+def test_the_second_step_of_a_node_finds_the_same_config_around_it(timeout: float | None, found: str) -> None:
+    """LangGraph runs a node with a timeout in a context that has the node's config."""
+
+    async def log(graph: Any) -> Any:
+        return (await graph.ainvoke({"log": []}))["log"]
+
+    graph = in_two_steps(timeout=timeout)
+    assert asyncio.run(log(graph)) == [found]
+    assert asyncio.run(log(ArbiterOS().govern(graph))) == [found]
+
+
+def test_the_second_step_of_a_node_finds_the_config_of_the_function_that_calls_the_graph() -> None:
+    graph = in_two_steps()
+
+    def log(graph: Any) -> Any:
+        def calls(state: State) -> Any:
+            return {"log": graph.invoke({"log": []})["log"]}
+
+        outer: Any = StateGraph(State)
+        outer.add_node("outer", calls)
+        return outer.add_edge(START, "outer").compile(store=InMemoryStore()).invoke({"log": []})["log"]
+
+    assert log(graph) == log(ArbiterOS().govern(graph)) == ["InMemoryStore"]
