@@ -13,324 +13,274 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-_DOUBLE = sa.Double[float]()
+_NAMES = {
+    "pk": "%(table_name)s_pkey",
+    "fk": "%(table_name)s_%(column_0_name)s_fkey",
+    "uq": "%(table_name)s_%(column_0_name)s_key",
+    "ck": "%(table_name)s_%(constraint_name)s_check",
+}
 _JSON: Any = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 _TEXTS: Any = sa.JSON().with_variant(postgresql.ARRAY(sa.Text()), "postgresql")
+_Column = sa.Column[Any]
 
 
 def _by_dialect(sqlite: str, other: str) -> sa.TextClause:
     return sa.text(f"({sqlite})" if op.get_bind().dialect.name == "sqlite" else other)
 
 
-def _uuid() -> sa.TextClause:
-    return _by_dialect(
+def _id() -> _Column:
+    made = _by_dialect(
         "lower(hex(randomblob(6)) || '4' || substr(hex(randomblob(2)), 2) || "
         "substr('89ab', 1 + (random() & 3), 1) || substr(hex(randomblob(2)), 2) || hex(randomblob(6)))",
         "gen_random_uuid()",
     )
+    return sa.Column("id", sa.Uuid(), primary_key=True, server_default=made)
 
 
-def _now() -> sa.TextClause:
+def _created_at(name: str = "created_at") -> _Column:
     # A colon before a letter would be a parameter.
-    return _by_dialect(r"strftime('%Y-%m-%d %H\:%M\:%f000', 'now')", "now()")
+    now = _by_dialect(r"strftime('%Y-%m-%d %H\:%M\:%f000', 'now')", "now()")
+    return sa.Column(name, sa.DateTime(timezone=True), server_default=now, nullable=False)
+
+
+def _time(name: str, *, null: bool = False) -> _Column:
+    return sa.Column(name, sa.DateTime(timezone=True), nullable=null)
+
+
+def _text(name: str, default: str | None = None, *, null: bool = False) -> _Column:
+    return sa.Column(name, sa.Text(), server_default=default, nullable=null)
+
+
+def _json(name: str, *, null: bool = False) -> _Column:
+    return sa.Column(name, _JSON, nullable=null)
+
+
+def _number(name: str, default: float | None = None, *, null: bool = False) -> _Column:
+    return sa.Column(name, sa.Double(), server_default=_literal(default), nullable=null)
+
+
+def _count(name: str, default: int | None = None) -> _Column:
+    return sa.Column(name, sa.Integer(), server_default=_literal(default), nullable=False)
+
+
+def _literal(default: float | None) -> sa.TextClause | None:
+    return None if default is None else sa.text(repr(default))
+
+
+def _flag(name: str, default: bool | None = None, *, null: bool = False) -> _Column:
+    value = None if default is None else sa.true() if default else sa.false()
+    return sa.Column(name, sa.Boolean(), server_default=value, nullable=null)
+
+
+def _agent(*, unique: bool = False) -> _Column:
+    agent = sa.ForeignKey("agents.id", ondelete="CASCADE")
+    return sa.Column("agent_id", sa.Text(), agent, unique=unique or None, nullable=False)
+
+
+def _run() -> _Column:
+    return sa.Column("run_id", sa.Uuid(), sa.ForeignKey("runs.id", ondelete="SET NULL"))
+
+
+def _of(name: str, table: str) -> _Column:
+    return sa.Column(name, sa.Uuid(), sa.ForeignKey(f"{table}.id", ondelete="CASCADE"), nullable=False)
+
+
+def _check(name: str, condition: str) -> sa.CheckConstraint:
+    return sa.CheckConstraint(condition, name=name)
+
+
+def _between(name: str, least: int, most: int) -> sa.CheckConstraint:
+    return _check(name, f"{name} >= {least} AND {name} <= {most}")
 
 
 def upgrade() -> None:
-    op.create_table(
+    tables = sa.MetaData(naming_convention=_NAMES)
+    sa.Table(
         "agents",
-        sa.Column("id", sa.Text(), nullable=False),
-        sa.Column("display_name", sa.Text(), nullable=False),
-        sa.Column("system_prompt", sa.Text(), nullable=True),
-        sa.Column("kind", sa.Text(), server_default="agent", nullable=False),
-        sa.CheckConstraint("id <> ''", name=op.f("agents_id_check")),
-        sa.CheckConstraint("kind IN ('agent', 'environment')", name=op.f("agents_kind_check")),
-        sa.PrimaryKeyConstraint("id", name=op.f("agents_pkey")),
+        tables,
+        sa.Column("id", sa.Text(), primary_key=True),
+        _text("display_name"),
+        _text("system_prompt", null=True),
+        _text("kind", "agent"),
+        _check("id", "id <> ''"),
+        _check("kind", "kind IN ('agent', 'environment')"),
     )
-    op.create_table(
+    sa.Table(
         "calibrations",
-        sa.Column("id", sa.Uuid(), server_default=_uuid(), nullable=False),
-        sa.Column("row", sa.Text(), nullable=False),
-        sa.Column("version", sa.Text(), nullable=False),
-        sa.Column("judge", sa.Text(), nullable=False),
-        sa.Column("n", sa.Integer(), nullable=False),
-        sa.Column("data", _JSON, nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=_now(), nullable=False),
-        sa.CheckConstraint("n >= 0", name=op.f("calibrations_n_check")),
-        sa.PrimaryKeyConstraint("id", name=op.f("calibrations_pkey")),
+        tables,
+        _id(),
+        _text("row"),
+        _text("version"),
+        _text("judge"),
+        _count("n"),
+        _json("data"),
+        _created_at(),
+        _check("n", "n >= 0"),
+        sa.Index("calibrations_row_created_at", "row", "created_at"),
     )
-    op.create_index("calibrations_row_created_at", "calibrations", ["row", "created_at"], unique=False)
-    op.create_table(
-        "runs",
-        sa.Column("id", sa.Uuid(), server_default=_uuid(), nullable=False),
-        sa.Column("thread_id", sa.Text(), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=_now(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("runs_pkey")),
-    )
-    op.create_table(
+    sa.Table("runs", tables, _id(), _text("thread_id", null=True), _created_at())
+    dimensions = ("adherence", "consistency", "fluency", "suitability")
+    sa.Table(
         "agent_evaluation_config",
-        sa.Column("id", sa.Uuid(), server_default=_uuid(), nullable=False),
-        sa.Column("agent_id", sa.Text(), nullable=False),
-        sa.Column("gate_adherence_enabled", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("gate_consistency_enabled", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("gate_fluency_enabled", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("gate_suitability_enabled", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("gate_adherence_threshold", _DOUBLE, server_default=sa.text("7.0"), nullable=False),
-        sa.Column("gate_consistency_threshold", _DOUBLE, server_default=sa.text("7.0"), nullable=False),
-        sa.Column("gate_fluency_threshold", _DOUBLE, server_default=sa.text("7.0"), nullable=False),
-        sa.Column("gate_suitability_threshold", _DOUBLE, server_default=sa.text("7.0"), nullable=False),
-        sa.Column("gate_similarity_enabled", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("max_action_similarity", _DOUBLE, server_default=sa.text("0.6"), nullable=False),
-        sa.Column("max_correction_attempts", sa.Integer(), server_default=sa.text("2"), nullable=False),
-        sa.Column("continue_on_failure", sa.Boolean(), server_default=sa.true(), nullable=False),
-        sa.Column(
-            "minimum_required_qty_of_actions", sa.Integer(), server_default=sa.text("0"), nullable=False
-        ),
-        sa.Column("anti_convergence_enabled", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("convergence_threshold", _DOUBLE, server_default=sa.text("0.6"), nullable=False),
-        sa.Column("variety_intervention_enabled", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("variety_message_threshold", sa.Integer(), server_default=sa.text("7"), nullable=False),
-        sa.Column("repetition_suppression_enabled", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("repetition_threshold", _DOUBLE, server_default=sa.text("0.3"), nullable=False),
-        sa.Column("judge_timeout", _DOUBLE, server_default=sa.text("5.0"), nullable=False),
-        sa.Column("enable_regeneration", sa.Boolean(), server_default=sa.true(), nullable=False),
-        sa.Column("enable_direct_correction", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("updated_at", sa.DateTime(timezone=True), server_default=_now(), nullable=False),
-        sa.CheckConstraint(
-            "convergence_threshold >= 0 AND convergence_threshold <= 1",
-            name=op.f("agent_evaluation_config_convergence_threshold_check"),
-        ),
-        sa.CheckConstraint(
-            "gate_adherence_threshold >= 0 AND gate_adherence_threshold <= 9",
-            name=op.f("agent_evaluation_config_gate_adherence_threshold_check"),
-        ),
-        sa.CheckConstraint(
-            "gate_consistency_threshold >= 0 AND gate_consistency_threshold <= 9",
-            name=op.f("agent_evaluation_config_gate_consistency_threshold_check"),
-        ),
-        sa.CheckConstraint(
-            "gate_fluency_threshold >= 0 AND gate_fluency_threshold <= 9",
-            name=op.f("agent_evaluation_config_gate_fluency_threshold_check"),
-        ),
-        sa.CheckConstraint(
-            "gate_suitability_threshold >= 0 AND gate_suitability_threshold <= 9",
-            name=op.f("agent_evaluation_config_gate_suitability_threshold_check"),
-        ),
-        sa.CheckConstraint(
-            "judge_timeout > 0 AND judge_timeout <= 1e308",
-            name=op.f("agent_evaluation_config_judge_timeout_check"),
-        ),
-        sa.CheckConstraint(
-            "max_action_similarity >= 0 AND max_action_similarity <= 1",
-            name=op.f("agent_evaluation_config_max_action_similarity_check"),
-        ),
-        sa.CheckConstraint(
-            "max_correction_attempts >= 0", name=op.f("agent_evaluation_config_max_correction_attempts_check")
-        ),
-        sa.CheckConstraint(
-            "minimum_required_qty_of_actions >= 0",
-            name=op.f("agent_evaluation_config_minimum_required_qty_of_actions_check"),
-        ),
-        sa.CheckConstraint(
-            "repetition_threshold >= 0 AND repetition_threshold <= 1",
-            name=op.f("agent_evaluation_config_repetition_threshold_check"),
-        ),
-        sa.CheckConstraint(
-            "variety_message_threshold >= 0",
-            name=op.f("agent_evaluation_config_variety_message_threshold_check"),
-        ),
-        sa.ForeignKeyConstraint(
-            ["agent_id"],
-            ["agents.id"],
-            name=op.f("agent_evaluation_config_agent_id_fkey"),
-            ondelete="CASCADE",
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("agent_evaluation_config_pkey")),
-        sa.UniqueConstraint("agent_id", name=op.f("agent_evaluation_config_agent_id_key")),
+        tables,
+        _id(),
+        _agent(unique=True),
+        *(_flag(f"gate_{dimension}_enabled", False) for dimension in dimensions),
+        *(_number(f"gate_{dimension}_threshold", 7.0) for dimension in dimensions),
+        _flag("gate_similarity_enabled", False),
+        _number("max_action_similarity", 0.6),
+        _count("max_correction_attempts", 2),
+        _flag("continue_on_failure", True),
+        _count("minimum_required_qty_of_actions", 0),
+        _flag("anti_convergence_enabled", False),
+        _number("convergence_threshold", 0.6),
+        _flag("variety_intervention_enabled", False),
+        _count("variety_message_threshold", 7),
+        _flag("repetition_suppression_enabled", False),
+        _number("repetition_threshold", 0.3),
+        _number("judge_timeout", 5.0),
+        _flag("enable_regeneration", True),
+        _flag("enable_direct_correction", False),
+        _created_at("updated_at"),
+        *(_between(f"gate_{dimension}_threshold", 0, 9) for dimension in dimensions),
+        _between("max_action_similarity", 0, 1),
+        _between("convergence_threshold", 0, 1),
+        _between("repetition_threshold", 0, 1),
+        _check("max_correction_attempts", "max_correction_attempts >= 0"),
+        _check("minimum_required_qty_of_actions", "minimum_required_qty_of_actions >= 0"),
+        _check("variety_message_threshold", "variety_message_threshold >= 0"),
+        _check("judge_timeout", "judge_timeout > 0 AND judge_timeout <= 1e308"),
     )
-    op.create_table(
+    sa.Table(
         "correction_logs",
-        sa.Column("id", sa.Uuid(), server_default=_uuid(), nullable=False),
-        sa.Column("agent_id", sa.Text(), nullable=False),
-        sa.Column("run_id", sa.Uuid(), nullable=True),
-        sa.Column("original_text", sa.Text(), nullable=False),
-        sa.Column("corrected_text", sa.Text(), nullable=True),
-        sa.Column("dimension_scores", _JSON, nullable=True),
-        sa.Column("similarity_score", _DOUBLE, nullable=True),
-        sa.Column("total_score", _DOUBLE, nullable=True),
-        sa.Column("attempt_number", sa.Integer(), nullable=False),
-        sa.Column("outcome", sa.Text(), nullable=False),
-        sa.Column("token_usage", _JSON, nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=_now(), nullable=False),
-        sa.Column("enforced", sa.Boolean(), server_default=sa.true(), nullable=False),
-        sa.Column("problem", sa.Text(), server_default="", nullable=False),
-        sa.Column("action_id", sa.Text(), server_default="", nullable=False),
-        sa.Column("item_id", sa.Text(), server_default="", nullable=False),
-        sa.Column("node", sa.Text(), server_default="", nullable=False),
-        sa.CheckConstraint(
+        tables,
+        _id(),
+        _agent(),
+        _run(),
+        _text("original_text"),
+        _text("corrected_text", null=True),
+        _json("dimension_scores", null=True),
+        _number("similarity_score", null=True),
+        _number("total_score", null=True),
+        _count("attempt_number"),
+        _text("outcome"),
+        _json("token_usage", null=True),
+        _created_at(),
+        _flag("enforced", True),
+        _text("problem", ""),
+        _text("action_id", ""),
+        _text("item_id", ""),
+        _text("node", ""),
+        _check("attempt_number", "attempt_number >= 1"),
+        _between("similarity_score", 0, 1),
+        _check(
+            "outcome",
             "outcome IN ('passed', 'corrected', 'passed_after_retry', 'forced_through', "
             "'timeout_pass_through', 'rejected')",
-            name=op.f("correction_logs_outcome_check"),
         ),
-        sa.CheckConstraint("attempt_number >= 1", name=op.f("correction_logs_attempt_number_check")),
-        sa.CheckConstraint(
-            "similarity_score >= 0 AND similarity_score <= 1",
-            name=op.f("correction_logs_similarity_score_check"),
-        ),
-        sa.ForeignKeyConstraint(
-            ["agent_id"], ["agents.id"], name=op.f("correction_logs_agent_id_fkey"), ondelete="CASCADE"
-        ),
-        sa.ForeignKeyConstraint(
-            ["run_id"], ["runs.id"], name=op.f("correction_logs_run_id_fkey"), ondelete="SET NULL"
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("correction_logs_pkey")),
+        sa.Index("correction_logs_agent_id_created_at", "agent_id", "created_at"),
     )
-    op.create_index(
-        "correction_logs_agent_id_created_at", "correction_logs", ["agent_id", "created_at"], unique=False
-    )
-    op.create_table(
-        "evaluation_runs",
-        sa.Column("id", sa.Uuid(), server_default=_uuid(), nullable=False),
-        sa.Column("agent_id", sa.Text(), nullable=False),
-        sa.Column("status", sa.Text(), server_default="pending", nullable=False),
-        sa.Column("dimensions", _TEXTS, nullable=False),
-        sa.Column("window_start", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("window_end", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("sample_size", sa.Integer(), nullable=False),
-        sa.Column("overall_score", _DOUBLE, nullable=True),
-        sa.Column("is_baseline", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("token_usage", _JSON, nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=_now(), nullable=False),
-        sa.Column("completed_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("suite", sa.Text(), server_default="", nullable=False),
-        sa.Column("problem", sa.Text(), server_default="", nullable=False),
-        sa.CheckConstraint(
-            "(completed_at IS NOT NULL) = (status IN ('completed', 'failed'))",
-            name=op.f("evaluation_runs_completed_at_check"),
-        ),
-        sa.CheckConstraint(
-            "status IN ('pending', 'running', 'completed', 'failed')",
-            name=op.f("evaluation_runs_status_check"),
-        ),
-        sa.CheckConstraint("sample_size >= 0", name=op.f("evaluation_runs_sample_size_check")),
-        sa.CheckConstraint("window_start <= window_end", name=op.f("evaluation_runs_window_check")),
-        sa.ForeignKeyConstraint(
-            ["agent_id"], ["agents.id"], name=op.f("evaluation_runs_agent_id_fkey"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("evaluation_runs_pkey")),
-    )
-    op.create_index(
-        "evaluation_runs_agent_id_created_at", "evaluation_runs", ["agent_id", "created_at"], unique=False
-    )
-    op.create_index("evaluation_runs_suite_status", "evaluation_runs", ["suite", "status"], unique=False)
-    op.create_table(
-        "intervention_logs",
-        sa.Column("id", sa.Uuid(), server_default=_uuid(), nullable=False),
-        sa.Column("agent_id", sa.Text(), nullable=False),
-        sa.Column("channel", sa.Text(), server_default="", nullable=False),
-        sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("functional", sa.Boolean(), nullable=True),
-        sa.Column("textual", sa.Boolean(), nullable=True),
-        sa.Column("propositional", sa.Boolean(), nullable=True),
-        sa.Column("fired", sa.Boolean(), nullable=False),
-        sa.Column("nudge", sa.Text(), nullable=True),
-        sa.Column("token_usage", _JSON, nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=_now(), nullable=False),
-        sa.Column("problem", sa.Text(), server_default="", nullable=False),
-        sa.ForeignKeyConstraint(
-            ["agent_id"], ["agents.id"], name=op.f("intervention_logs_agent_id_fkey"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("intervention_logs_pkey")),
-    )
-    op.create_index(
-        "intervention_logs_agent_id_created_at", "intervention_logs", ["agent_id", "created_at"], unique=False
-    )
-    op.create_table(
-        "messages",
-        sa.Column("id", sa.Uuid(), server_default=_uuid(), nullable=False),
-        sa.Column("agent_id", sa.Text(), nullable=False),
-        sa.Column("run_id", sa.Uuid(), nullable=True),
-        sa.Column("channel", sa.Text(), server_default="", nullable=False),
-        sa.Column("kind", sa.Text(), server_default="TALK", nullable=False),
-        sa.Column("text", sa.Text(), nullable=False),
-        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["agent_id"], ["agents.id"], name=op.f("messages_agent_id_fkey"), ondelete="CASCADE"
-        ),
-        sa.ForeignKeyConstraint(
-            ["run_id"], ["runs.id"], name=op.f("messages_run_id_fkey"), ondelete="SET NULL"
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("messages_pkey")),
-    )
-    op.create_index("messages_agent_id_at", "messages", ["agent_id", "at"], unique=False)
-    op.create_table(
+    sa.Table(
         "correction_attempts",
-        sa.Column("id", sa.Uuid(), server_default=_uuid(), nullable=False),
-        sa.Column("correction_log_id", sa.Uuid(), nullable=False),
-        sa.Column("attempt_number", sa.Integer(), nullable=False),
-        sa.Column("stage", sa.Text(), server_default="draft", nullable=False),
-        sa.Column("text", sa.Text(), nullable=True),
-        sa.Column("dimension_scores", _JSON, nullable=True),
-        sa.Column("similarity_score", _DOUBLE, nullable=True),
-        sa.Column("total_score", _DOUBLE, nullable=True),
-        sa.Column("passed", sa.Boolean(), nullable=False),
-        sa.Column("status", sa.Text(), nullable=False),
-        sa.Column("max_similarity", _DOUBLE, nullable=True),
-        sa.Column("similar_to", sa.Text(), server_default="", nullable=False),
-        sa.Column("calls", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("token_usage", _JSON, nullable=True),
-        sa.CheckConstraint("stage IN ('draft', 'rewrite')", name=op.f("correction_attempts_stage_check")),
-        sa.CheckConstraint(
+        tables,
+        _id(),
+        _of("correction_log_id", "correction_logs"),
+        _count("attempt_number"),
+        _text("stage", "draft"),
+        _text("text", null=True),
+        _json("dimension_scores", null=True),
+        _number("similarity_score", null=True),
+        _number("total_score", null=True),
+        _flag("passed"),
+        _text("status"),
+        _number("max_similarity", null=True),
+        _text("similar_to", ""),
+        _count("calls", 0),
+        _json("token_usage", null=True),
+        _check("attempt_number", "attempt_number >= 1"),
+        _check("stage", "stage IN ('draft', 'rewrite')"),
+        _between("similarity_score", 0, 1),
+        _check(
+            "status",
             "status IN ('judged', 'precondition_false', 'no_evidence', 'timeout', 'error', 'unchecked')",
-            name=op.f("correction_attempts_status_check"),
         ),
-        sa.CheckConstraint("attempt_number >= 1", name=op.f("correction_attempts_attempt_number_check")),
-        sa.CheckConstraint(
-            "similarity_score >= 0 AND similarity_score <= 1",
-            name=op.f("correction_attempts_similarity_score_check"),
+        sa.Index(
+            "correction_attempts_correction_log_id_attempt_number",
+            "correction_log_id",
+            "attempt_number",
+            unique=True,
         ),
-        sa.ForeignKeyConstraint(
-            ["correction_log_id"],
-            ["correction_logs.id"],
-            name=op.f("correction_attempts_correction_log_id_fkey"),
-            ondelete="CASCADE",
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("correction_attempts_pkey")),
     )
-    op.create_index(
-        "correction_attempts_correction_log_id_attempt_number",
-        "correction_attempts",
-        ["correction_log_id", "attempt_number"],
-        unique=True,
+    sa.Table(
+        "evaluation_runs",
+        tables,
+        _id(),
+        _agent(),
+        _text("status", "pending"),
+        sa.Column("dimensions", _TEXTS, nullable=False),
+        _time("window_start", null=True),
+        _time("window_end", null=True),
+        _count("sample_size"),
+        _number("overall_score", null=True),
+        _flag("is_baseline", False),
+        _json("token_usage", null=True),
+        _created_at(),
+        _time("completed_at", null=True),
+        _text("suite", ""),
+        _text("problem", ""),
+        _check("status", "status IN ('pending', 'running', 'completed', 'failed')"),
+        _check("sample_size", "sample_size >= 0"),
+        _check("completed_at", "(completed_at IS NOT NULL) = (status IN ('completed', 'failed'))"),
+        _check("window", "window_start <= window_end"),
+        sa.Index("evaluation_runs_agent_id_created_at", "agent_id", "created_at"),
+        sa.Index("evaluation_runs_suite_status", "suite", "status"),
     )
-    op.create_table(
+    sa.Table(
         "evaluation_scores",
-        sa.Column("id", sa.Uuid(), server_default=_uuid(), nullable=False),
-        sa.Column("evaluation_run_id", sa.Uuid(), nullable=False),
-        sa.Column("dimension", sa.Text(), nullable=False),
-        sa.Column("proposition_id", sa.Text(), nullable=False),
-        sa.Column("score", _DOUBLE, nullable=False),
-        sa.Column("reasoning", sa.Text(), nullable=False),
-        sa.Column("context_snippet", sa.Text(), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=_now(), nullable=False),
-        sa.CheckConstraint(
+        tables,
+        _id(),
+        _of("evaluation_run_id", "evaluation_runs"),
+        _text("dimension"),
+        _text("proposition_id"),
+        _number("score"),
+        _text("reasoning"),
+        _text("context_snippet", null=True),
+        _created_at(),
+        _check(
+            "dimension",
             "dimension IN ('adherence', 'consistency', 'fluency', 'convergence', 'ideas_quantity')",
-            name=op.f("evaluation_scores_dimension_check"),
         ),
-        sa.CheckConstraint(
+        _check(
+            "score",
             "score >= 0 AND score <= CASE WHEN dimension = 'ideas_quantity' THEN 1000000 ELSE 9 END",
-            name=op.f("evaluation_scores_score_check"),
         ),
-        sa.ForeignKeyConstraint(
-            ["evaluation_run_id"],
-            ["evaluation_runs.id"],
-            name=op.f("evaluation_scores_evaluation_run_id_fkey"),
-            ondelete="CASCADE",
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("evaluation_scores_pkey")),
+        sa.Index("evaluation_scores_evaluation_run_id_dimension", "evaluation_run_id", "dimension"),
     )
-    op.create_index(
-        "evaluation_scores_evaluation_run_id_dimension",
-        "evaluation_scores",
-        ["evaluation_run_id", "dimension"],
-        unique=False,
+    sa.Table(
+        "intervention_logs",
+        tables,
+        _id(),
+        _agent(),
+        _text("channel", ""),
+        _text("name"),
+        *(_flag(name, null=True) for name in ("functional", "textual", "propositional")),
+        _flag("fired"),
+        _text("nudge", null=True),
+        _json("token_usage", null=True),
+        _created_at(),
+        _text("problem", ""),
+        sa.Index("intervention_logs_agent_id_created_at", "agent_id", "created_at"),
     )
+    sa.Table(
+        "messages",
+        tables,
+        _id(),
+        _agent(),
+        _run(),
+        _text("channel", ""),
+        _text("kind", "TALK"),
+        _text("text"),
+        _time("at"),
+        sa.Index("messages_agent_id_at", "agent_id", "at"),
+    )
+    tables.create_all(op.get_bind(), checkfirst=False)
