@@ -62,13 +62,14 @@ def problem(param: Param, hint: Any, value: Any) -> str | None:
 
 def problems_of(settings: Any) -> list[str]:
     """The mistakes in the fields of a dataclass that are declared with `Param`, each behind the field's name."""
-    declared = _fields(cast(Any, type(settings)))
+    declared = declared_in(type(settings))
     found = {name: problem(param, hint, getattr(settings, name)) for name, hint, param in declared}
     return [f"{name}: {wrong}" for name, wrong in found.items() if wrong is not None]
 
 
 @cache  # to read hints is slow
-def _fields(cls: type[Any]) -> tuple[tuple[str, Any, Param], ...]:
+def declared_in(cls: type) -> tuple[tuple[str, Any, Param], ...]:
+    """The fields of a dataclass that are declared with `Param`: name, hint and declaration."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return tuple((name, hint, param) for name, hint in hints.items() if (param := param_in(hint)) is not None)
 

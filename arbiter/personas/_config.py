@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from arbiter._values.parameters import Param, param_in, problem
+from arbiter._values.parameters import Param, declared_in, problem
 from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.personas._answers import HIGHEST
 
@@ -75,8 +74,8 @@ class GateConfig:
     ] = False
 
     def __post_init__(self) -> None:
-        for name, hint in _hints().items():
-            if (wrong := problem(param_in(hint) or Param(""), hint, getattr(self, name))) is not None:
+        for name, hint, param in declared_in(GateConfig):
+            if (wrong := problem(param, hint, getattr(self, name))) is not None:
                 raise ParameterError("GateConfig", name, f"{wrong}.")
 
     @property
@@ -97,11 +96,6 @@ class GateConfig:
     def drafts(self) -> int:
         """Most drafts that the agent writes for one message."""
         return 1 + (self.max_correction_attempts if self.enable_regeneration else 0)
-
-
-@cache
-def _hints() -> Mapping[str, Any]:
-    return get_type_hints(GateConfig, include_extras=True)
 
 
 def config_for(configs: GateConfig | Mapping[str, GateConfig], cast: Cast, agent: str | None) -> GateConfig:

@@ -13,6 +13,8 @@ a test compares both.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -32,6 +34,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, mapped_column
 
+from arbiter._values.parameters import Param, declared_in
+from arbiter.personas import GateConfig
 from arbiter.store._types import Json, NewUuid, Now, Texts, Time, Words
 
 NAMES = {
@@ -68,15 +72,15 @@ def _run() -> MappedColumn[UUID | None]:
 
 
 def _switch(value: bool) -> MappedColumn[bool]:
-    return mapped_column(Boolean(), default=value, server_default=true() if value else false())
+    return mapped_column(Boolean(), nullable=False, default=value, server_default=true() if value else false())
 
 
 def _number(value: float) -> MappedColumn[float]:
-    return mapped_column(Double(), default=value, server_default=text(repr(value)))
+    return mapped_column(Double(), nullable=False, default=value, server_default=text(repr(value)))
 
 
 def _count(value: int) -> MappedColumn[int]:
-    return mapped_column(Integer(), default=value, server_default=text(str(value)))
+    return mapped_column(Integer(), nullable=False, default=value, server_default=text(str(value)))
 
 
 def _words(value: str = "") -> MappedColumn[str]:
@@ -240,49 +244,32 @@ class CorrectionAttempt(Base):
     token_usage: Mapped[dict[str, Any] | None] = mapped_column(Json())
 
 
+def _bounds(column: str, param: Param) -> list[CheckConstraint]:
+    if param.gt is not None:
+        return [CheckConstraint(f"{column} > {param.gt:g} AND {column} <= 1e308", name=column)]
+    if param.ge is None:
+        return []
+    return [_least(column, int(param.ge)) if param.le is None else _between(column, param.ge, param.le)]
+
+
 class AgentConfig(Base):
-    """The corrections of one agent. An agent without a row has all defaults."""
+    """The corrections of one agent, with a column for each setting of `GateConfig`. An agent without a row has all
+    defaults."""
 
     __tablename__ = "agent_evaluation_config"
-    __table_args__ = (
-        *(
-            _between(f"gate_{dimension}_threshold", 0, 9)
-            for dimension in ("adherence", "consistency", "fluency", "suitability")
-        ),
-        _between("max_action_similarity", 0, 1),
-        _between("convergence_threshold", 0, 1),
-        _between("repetition_threshold", 0, 1),
-        _least("max_correction_attempts", 0),
-        _least("minimum_required_qty_of_actions", 0),
-        _least("variety_message_threshold", 0),
-        CheckConstraint("judge_timeout > 0 AND judge_timeout <= 1e308", name="judge_timeout"),
+    __table_args__ = tuple(
+        check for name, _, param in declared_in(GateConfig) for check in _bounds(name, param)
     )
 
     id: Mapped[UUID] = _id()
     agent_id: Mapped[str] = _agent(unique=True)
-    gate_adherence_enabled: Mapped[bool] = _switch(False)
-    gate_consistency_enabled: Mapped[bool] = _switch(False)
-    gate_fluency_enabled: Mapped[bool] = _switch(False)
-    gate_suitability_enabled: Mapped[bool] = _switch(False)
-    gate_adherence_threshold: Mapped[float] = _number(7.0)
-    gate_consistency_threshold: Mapped[float] = _number(7.0)
-    gate_fluency_threshold: Mapped[float] = _number(7.0)
-    gate_suitability_threshold: Mapped[float] = _number(7.0)
-    gate_similarity_enabled: Mapped[bool] = _switch(False)
-    max_action_similarity: Mapped[float] = _number(0.6)
-    max_correction_attempts: Mapped[int] = _count(2)
-    continue_on_failure: Mapped[bool] = _switch(True)
-    minimum_required_qty_of_actions: Mapped[int] = _count(0)
-    anti_convergence_enabled: Mapped[bool] = _switch(False)
-    convergence_threshold: Mapped[float] = _number(0.6)
-    variety_intervention_enabled: Mapped[bool] = _switch(False)
-    variety_message_threshold: Mapped[int] = _count(7)
-    repetition_suppression_enabled: Mapped[bool] = _switch(False)
-    repetition_threshold: Mapped[float] = _number(0.3)
-    judge_timeout: Mapped[float] = _number(5.0)
-    enable_regeneration: Mapped[bool] = _switch(True)
-    enable_direct_correction: Mapped[bool] = _switch(False)
     updated_at: Mapped[datetime] = _time()
+
+
+_OF_TYPE: Mapping[type, Callable[[Any], MappedColumn[Any]]] = {bool: _switch, int: _count, float: _number}
+for _setting in fields(GateConfig):
+    _default: Any = _setting.default
+    setattr(AgentConfig, _setting.name, _OF_TYPE[type(_default)](_default))
 
 
 class InterventionLog(Base):
