@@ -32,26 +32,28 @@ def run_uuid(run: UUID | str | None) -> UUID | None:
         raise StoreError(f"run_id: expected the uuid of a run, got {run!r:.80}.") from None
 
 
+# The columns that have a field of an action, or of an attempt, as it is, with the field's name.
+_SAME = ("corrected_text", "similarity_score", "total_score", "attempt_number", "outcome", "enforced")
+_ACTION = {**{name: name for name in (*_SAME, "item_id", "node", "token_usage")}, "created_at": "at"}
+_ATTEMPT = {
+    **{name: name for name in ("text", "stage", "similar_to", "calls", "token_usage")},
+    "attempt_number": "number",
+    "similarity_score": "similarity",
+    "max_similarity": "most_similarity",
+}
+
+
 def action_row(action: GatedAction) -> dict[str, Any]:
     """The row of an action, without its agent."""
     lost = LOST if action.original_text is None else ""
     return {
+        **{column: getattr(action, field) for column, field in _ACTION.items()},
         "id": uuid4(),
         "run_id": run_uuid(action.run_id),
-        "original_text": action.original_text or "",
-        "corrected_text": action.corrected_text,
-        "dimension_scores": _checks(action.dimension_scores),
-        "similarity_score": action.similarity_score,
-        "total_score": action.total_score,
-        "attempt_number": action.attempt_number,
-        "outcome": action.outcome,
-        "token_usage": None if action.token_usage is None else dict(action.token_usage),
-        "created_at": action.at,
-        "enforced": action.enforced,
-        "problem": "; ".join(filter(None, (action.problem, lost))),
         "action_id": action.id,
-        "item_id": action.item_id,
-        "node": action.node,
+        "original_text": action.original_text or "",
+        "dimension_scores": _checks(action.dimension_scores),
+        "problem": "; ".join(filter(None, (action.problem, lost))),
     }
 
 
@@ -59,19 +61,12 @@ def attempt_rows(log: UUID, attempts: Iterable[Attempt]) -> list[dict[str, Any]]
     """The rows of the attempts of one action."""
     return [
         {
+            **{column: getattr(attempt, field) for column, field in _ATTEMPT.items()},
             "correction_log_id": log,
-            "attempt_number": attempt.number,
-            "stage": attempt.stage,
-            "text": attempt.text,
             "dimension_scores": _checks(attempt.checks),
-            "similarity_score": attempt.similarity,
             "total_score": attempt.total if attempt.checks else None,
             "passed": attempt.passed,
             "status": _status(attempt),
-            "max_similarity": attempt.most_similarity,
-            "similar_to": attempt.similar_to,
-            "calls": attempt.calls,
-            "token_usage": None if attempt.token_usage is None else dict(attempt.token_usage),
         }
         for attempt in attempts
     ]
@@ -96,40 +91,23 @@ def action_of(row: Row, attempts: Iterable[Row]) -> GatedAction:
     lost = bool(found) and found[0].text is None
     return GatedAction(
         id=row["action_id"] or str(row["id"]),
-        item_id=row["item_id"],
         agent=row["display_name"] if row["kind"] == "agent" else None,
         agent_id=row["agent_id"] if row["kind"] == "agent" else None,
-        node=row["node"],
         thread_id=row["thread_id"],
         run_id=None if row["run_id"] is None else str(row["run_id"]),
-        at=row["created_at"],
-        outcome=row["outcome"],
-        attempt_number=row["attempt_number"],
         original_text=None if lost else row["original_text"],
-        corrected_text=row["corrected_text"],
         dimension_scores=_checks_of(row["dimension_scores"]),
-        similarity_score=row["similarity_score"],
-        total_score=row["total_score"],
-        token_usage=row["token_usage"],
         calls=sum(attempt.calls for attempt in found),
         attempts=found,
-        enforced=row["enforced"],
         problem=row["problem"],
+        **{field: row[column] for column, field in _ACTION.items()},
     )
 
 
 def _attempt(row: Row) -> Attempt:
-    return Attempt(
-        number=row["attempt_number"],
-        text=row["text"],
-        checks=_checks_of(row["dimension_scores"]),
-        similarity=row["similarity_score"],
-        most_similarity=1.0 if row["max_similarity"] is None else row["max_similarity"],
-        similar_to=row["similar_to"],
-        calls=row["calls"],
-        token_usage=row["token_usage"],
-        stage=row["stage"],
-    )
+    stored = {field: row[column] for column, field in _ATTEMPT.items() if row[column] is not None}
+    known: dict[str, Any] = {"text": None, **stored}
+    return Attempt(**known, checks=_checks_of(row["dimension_scores"]))
 
 
 _CHECK: Row = {"score": None, "threshold": 0.0, "status": "judged", "reasoning": "", "recommended": ()}

@@ -72,7 +72,9 @@ def _run() -> MappedColumn[UUID | None]:
 
 
 def _switch(value: bool) -> MappedColumn[bool]:
-    return mapped_column(Boolean(), nullable=False, default=value, server_default=true() if value else false())
+    return mapped_column(
+        Boolean(), nullable=False, default=value, server_default=true() if value else false()
+    )
 
 
 def _number(value: float) -> MappedColumn[float]:
