@@ -313,7 +313,7 @@ class PersonaGate(CorrectionGate):
             self._forget(key)
             return Correction.commit()
         attempts, known.agent = known.attempts, draft.agent
-        case = _Case(self, history, item, draft, config, attempts)
+        case = _Case(self, history, item, draft, config, attempts, output)
         if number > 1 and draft.text.strip(" .").upper() in ("", NOTHING_TO_SAY):
             attempts.append(Attempt(number=number, text="", token_usage=NO_TOKENS))
             silent: list[Any] = []
@@ -326,6 +326,11 @@ class PersonaGate(CorrectionGate):
             self._forget(key)
             problem = self._not_found(item, output, draft)
             return replace(Correction.commit(), problem=problem)  # no text to judge, as in a call of a tool
+        return (yield from self._judging(case, number))
+
+    def _judging(self, case: _Case, number: int) -> _Reviewing[Correction]:
+        """Judge a draft with a text, and decide."""
+        draft, config, attempts = case.draft, case.config, case.attempts
         if draft.agent is None:
             return (yield from case.unknown(number))
         minimum = config.minimum_required_qty_of_actions
@@ -339,31 +344,17 @@ class PersonaGate(CorrectionGate):
             return (yield from case.decided("timeout_pass_through" if attempt.unjudged else outcome, attempt))
         if not self.enforced:
             return (yield from case.watched(attempt))
-        if number < config.drafts:
-            return Correction.retry(feedback_on(attempts, config.drafts), keep=attempt.to_note())
-
-        def commit(outcome: Outcome, taken: Attempt) -> _Reviewing[Correction]:
-            return (
-                yield from case.decided(
-                    outcome, taken, with_text(self.cast, history, output, taken.text or "")
-                )
-            )
-
-        return (yield from self._failed(case, attempt, commit))
-
-    def _failed(
-        self, case: _Case, last: Attempt, commit: Callable[[Outcome, Attempt], _Reviewing[Correction]]
-    ) -> _Reviewing[Correction]:
-        """Decide an action whose agent writes no other draft. `commit` takes a text of the rewriter."""
-        if case.config.enable_direct_correction:
+        if number < case.drafts:
+            return Correction.retry(feedback_on(attempts, case.drafts), keep=attempt.to_note())
+        if config.enable_direct_correction:
             rewritten = yield from self._rewritten(case)
             if rewritten is not None:
-                outcome: Outcome = "timeout_pass_through" if rewritten.unjudged else "corrected"
-                return (yield from commit(outcome, rewritten))
-        if not case.config.continue_on_failure:
-            return (yield from case.decided("rejected", last))
-        best = best_of(case.attempts)
-        finish = commit if best.stage == "rewrite" else case.decided
+                outcome = "timeout_pass_through" if rewritten.unjudged else "corrected"
+                return (yield from case.replaced(outcome, rewritten))
+        if not config.continue_on_failure:
+            return (yield from case.decided("rejected", attempt))
+        best = best_of(attempts)
+        finish = case.replaced if best.stage == "rewrite" else case.decided
         return (yield from finish("forced_through", best))
 
     def _not_found(self, item: HistoryItem, output: Mapping[str, Any], draft: Draft) -> str:
@@ -392,24 +383,9 @@ class PersonaGate(CorrectionGate):
             return Correction.commit(pending_with_text(self.cast, history, text))
         draft = pending_draft(self.cast, history)
         config = config_for(self.config, self.cast, draft.agent)
-        minimum = config.minimum_required_qty_of_actions
         if not config.gates or not draft.text:
             return Correction.commit()
-        case = _Case(self, history, item, draft, config, [])
-        if draft.agent is None:
-            return (yield from case.unknown(1))
-        if len(draft.own(minimum)) < minimum:
-            case.attempts.append(Attempt(number=1, text=draft.text, token_usage=NO_TOKENS))
-            return (yield from case.decided("passed", case.attempts[-1]))
-        attempt = yield from self._checked(1, draft, config)
-        case.attempts.append(attempt)
-        if attempt.passed:
-            return (
-                yield from case.decided("timeout_pass_through" if attempt.unjudged else "passed", attempt)
-            )
-        if not self.enforced:
-            return (yield from case.decided("forced_through", attempt))
-        return (yield from self._failed(case, attempt, case.said_instead))
+        return (yield from self._judging(_Case(self, history, item, draft, config, []), 1))
 
     def _rewritten(self, case: _Case) -> _Reviewing[Attempt | None]:
         """The first rewritten draft that passes; None if none does. Each rewrites the best draft so far,
@@ -596,7 +572,14 @@ class _Case:
     draft: Draft
     config: GateConfig
     attempts: list[Attempt]
+    output: Mapping[str, Any] | None = None
+    """The update of the node; None for what tools are about to send, which the agent cannot write again."""
     problem: str = ""
+
+    @property
+    def drafts(self) -> int:
+        """Most drafts that the agent writes."""
+        return 1 if self.output is None else self.config.drafts
 
     def unknown(self, number: int) -> _Reviewing[Correction]:
         """Let a draft of an unknown agent pass unjudged."""
@@ -612,10 +595,13 @@ class _Case:
         self.attempts.append(attempt)
         return (yield from self.decided("timeout_pass_through", attempt))
 
-    def said_instead(self, outcome: Outcome, taken: Attempt) -> _Reviewing[Correction]:
-        """Like `decided`, for a text that replaces the one in the calls of tools."""
-        text = taken.text or ""
-        spoken = pending_with_text(self.gate.cast, self.history, text)
+    def replaced(self, outcome: Outcome, taken: Attempt) -> _Reviewing[Correction]:
+        """Like `decided`, for a text that replaces the one of the draft."""
+        text, cast = taken.text or "", self.gate.cast
+        if self.output is not None:
+            better = with_text(cast, self.history, self.output, text)
+            return (yield from self.decided(outcome, taken, better))
+        spoken = pending_with_text(cast, self.history, text)
         correction = yield from self.decided(outcome, taken, spoken)
         self.gate.remember(self.history, self.draft.calls, text)
         return correction
@@ -623,9 +609,10 @@ class _Case:
     def watched(self, failed: Attempt) -> _Reviewing[Correction]:
         """Commit a failed draft in audit mode, with the decision that enforcement would have made."""
         correction = yield from self.decided("forced_through", failed)
-        if self.config.drafts > 1:
-            return replace(correction, kind="retry", feedback=feedback_on(self.attempts, self.config.drafts))
-        return correction if self.config.continue_on_failure else replace(correction, kind="give_up")
+        if self.drafts > 1:
+            return replace(correction, kind="retry", feedback=feedback_on(self.attempts, self.drafts))
+        is_committed = self.config.continue_on_failure or self.output is None
+        return correction if is_committed else replace(correction, kind="give_up")
 
     @property
     def not_judged(self) -> str:
