@@ -25,7 +25,7 @@ from arbiter.memory._notes import FactEvent
 from arbiter.memory._off_record import on_record
 from arbiter.memory._records import Claim, Fact, Ingested
 from arbiter.memory._telling import NO_MODEL, NO_STORE, cause_of
-from arbiter.memory._tombstones import Before, Everything, Hidden, Newest, Tombstones
+from arbiter.memory._tombstones import Before, Forgettings, Hidden, Tombstones
 from arbiter.memory.answers import CallBudget, StructuredOutcome, structured_call
 from arbiter.memory.stores import MemoryStore
 from arbiter.models import ChatModel
@@ -184,9 +184,9 @@ class EvalContext:
         """The tombstones of this room. Raises `NotAvailableError` without a store."""
         return Tombstones(self.needed_store(), self.agent_id, self.room_id)
 
-    def everything(self, entity_id: str) -> Everything:
+    def everything(self, entity_id: str) -> Forgettings:
         """The wishes of an entity to forget everything. Raises `NotAvailableError` without a store."""
-        return Everything(self.needed_store(), self.agent_id, entity_id)
+        return Forgettings(self.needed_store(), self.agent_id, entity_id)
 
     def speaker_of(self, message: BaseMessage) -> str:
         """The id of the entity that has said a message."""
@@ -244,7 +244,7 @@ class EvalContext:
         hidden = await self.hidden()
         for speaker in dict.fromkeys(map(self.speaker_of, said)):
             if speaker not in hidden.newest:
-                hidden.newest[speaker] = await Newest(self.needed_store(), self.agent_id, speaker).at()
+                hidden.newest[speaker] = await self.everything(speaker).at("newest")
             if (at := hidden.newest[speaker]) is None:
                 continue
             own = [message for message in said if self.speaker_of(message) == speaker]

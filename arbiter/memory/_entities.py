@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from arbiter._values.normal import anycase, casefolded, with_latin_i, with_plain_digits
 from arbiter.memory._characters import Character
 from arbiter.memory._conversation import SPEAKER, speaker_of
-from arbiter.memory._records import Record
-from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
+from arbiter.memory._records import Record, Records
+from arbiter.memory.stores import Namespace, Value, namespace
+from arbiter.memory.stores._portable import digest_of
 
 AGENT_ALIASES = ("agent", "assistant", "me")
 """Names that models use for the agent."""
@@ -106,7 +106,7 @@ def _folded(name: str, fold: Callable[[str], str] = anycase) -> str:
     if len(whole) <= MOST_OF_NAME:
         return begin
     # Those that differ only after their beginning stay different.
-    return f"{begin} {sha256(whole.casefold().encode(errors='surrogatepass')).hexdigest()}"
+    return f"{begin} {digest_of(whole.casefold())}"
 
 
 def folded_text(text: str, fold: Callable[[str], str] = anycase) -> str:
@@ -193,7 +193,7 @@ def _distinct(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-class Entities:
+class Entities(Records):
     """The entities registered with an agent. Speakers who name themselves in messages need no
     registration.
 
@@ -201,9 +201,7 @@ class Entities:
     and for each part of one up to `MOST_WORDS` words, the ids of the entities called so.
     """
 
-    def __init__(self, store: MemoryStore, agent_id: str) -> None:
-        self.store = store
-        self.agent_id = agent_id
+    kind = "entities"
 
     async def register(self, entity: Entity) -> None:
         """Register an entity for all rooms. Registering an id again replaces its names."""
@@ -220,12 +218,12 @@ class Entities:
             await self.store.aput_many(
                 [
                     *((self._names, term, value) for term, value in changes.items()),
-                    (self._all, entity.id, entity.to_value()),
+                    (self.space, entity.id, entity.to_value()),
                 ]
             )
 
     async def get(self, ids: Iterable[str]) -> dict[str, Entity]:
-        values = await self.store.aget_many(self._all, ids)
+        values = await self.store.aget_many(self.space, ids)
         found = {id: Entity.read(value) for id, value in values.items()}
         return {id: entity for id, entity in found.items() if entity is not None}
 
@@ -257,10 +255,6 @@ class Entities:
         postings = [*(await self.store.aget_many(self._names, longer)).values(), *found.values()]
         ids = dict.fromkeys(id for posting in postings for id in _meant(posting))
         return list((await self.get([*ids][:_FOUND])).values())
-
-    @property
-    def _all(self) -> Namespace:
-        return namespace(self.agent_id, "entities", "all")
 
     @property
     def _names(self) -> Namespace:

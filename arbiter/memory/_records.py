@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from datetime import MINYEAR, UTC, datetime, tzinfo
 from functools import cache
-from hashlib import sha256
 from types import UnionType
 from typing import Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from arbiter.errors import ParameterError, with_article
 from arbiter.memory.stores import MemoryStore, namespace
+from arbiter.memory.stores._portable import digest_of
 
 ClaimType = Literal["fact", "status", "opinion"]
 FactState = Literal["active", "superseded", "corrected", "disputed", "retracted", "expired"]
@@ -72,11 +72,12 @@ class Record:
 
 
 class Records:
-    """The records of one `kind` that an agent keeps about one entity, or of one room: `scope` is its id."""
+    """The records of one `kind` that an agent keeps about one entity, or of one room: `scope` is its id. Some kinds
+    have the records of "all" in one place."""
 
     kind: ClassVar[str]
 
-    def __init__(self, store: MemoryStore, agent_id: str, scope: str) -> None:
+    def __init__(self, store: MemoryStore, agent_id: str, scope: str = "all") -> None:
         self.store = store
         self.agent_id = agent_id
         self.scope = scope
@@ -115,9 +116,7 @@ def _read(value: Any, types: Types) -> Any:
 
 def short_id(id: str) -> str:
     """The id of a message, or a hash in place of a very long one: cursors, facts and tombstones keep many."""
-    if len(id) <= _LONGEST_ID:
-        return id
-    return "sha256:" + sha256(id.encode("utf-8", "surrogatepass")).hexdigest()
+    return id if len(id) <= _LONGEST_ID else "sha256:" + digest_of(id)
 
 
 _LONGEST_ID = 1_000

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from arbiter.memory._records import Record, Records, short_id
 from arbiter.memory.stores import Value
@@ -19,11 +20,9 @@ KEPT = 1_000
 ANSWERABLE = timedelta(days=1)
 """The time in which the question whether to forget everything can be answered."""
 _ROOM = "messages"
-_EVERYTHING = "everything"
 _PENDING = "pending"
 _SWEPT = "swept:"
 _BEGUN = "begun:"
-_NEWEST = "newest"
 _BEFORE = "before:"
 
 
@@ -149,48 +148,39 @@ class Tombstones(Records):
         )
 
 
-class Everything(Records):
-    """The wish of one entity that an agent forgets everything about it: when it was carried out last, and the
-    one that waits for an answer."""
+class Forgettings(Records):
+    """The times of an entity's newest forgetting, of whatever kind, and of the newest one of everything; and its wish
+    to forget everything that waits for an answer. The messages of the entity from before the newest one that are unread
+    by then teach nothing any more."""
 
     kind = "tombstones"
 
-    async def asked_at(self) -> datetime | None:
-        return _since(await self.store.aget(self.space, _EVERYTHING))
+    async def at(self, what: Literal["everything", "newest"]) -> datetime | None:
+        return _since(await self.store.aget(self.space, what))
 
     async def pending(self, now: datetime) -> Pending | None:
         """The wish that can be confirmed now."""
         return _pending(await self.store.aget(self.space, _PENDING), now)
 
     async def read(self, now: datetime) -> tuple[datetime | None, Pending | None, datetime | None]:
-        """When it was carried out, the wish that can be confirmed now, and the time of the `Newest` forgetting."""
+        """When everything was forgotten, the wish that can be confirmed now, and the time of the newest forgetting."""
         found = {entry.key: entry.value for entry in await self.store.alist(self.space)}
-        return _since(found.get(_EVERYTHING)), _pending(found.get(_PENDING), now), _since(found.get(_NEWEST))
+        return (
+            _since(found.get("everything")),
+            _pending(found.get(_PENDING), now),
+            _since(found.get("newest")),
+        )
 
     async def ask_back(self, pending: Pending | None) -> None:
         """Note a wish that must be confirmed; with None there is none any more."""
         await self._keep(_PENDING, pending)
 
-    async def note(self, at: datetime | None) -> None:
-        await self._keep(_EVERYTHING, None if at is None else _Since(at=at, entity_id=self.scope))
+    async def note(self, what: Literal["everything", "newest"], at: datetime | None) -> None:
+        await self._keep(what, None if at is None else _Since(at=at, entity_id=self.scope))
 
     async def _keep(self, key: str, record: Record | None) -> None:
         value = None if record is None else record.to_value()
         await self.store.aput_many([(self.space, key, value)])
-
-
-class Newest(Records):
-    """The time of an entity's newest forgetting, of whatever kind. The messages of the entity from before that are
-    unread by then teach nothing any more."""
-
-    kind = "tombstones"
-
-    async def at(self) -> datetime | None:
-        return _since(await self.store.aget(self.space, _NEWEST))
-
-    async def note(self, at: datetime | None) -> None:
-        value = None if at is None else _Since(at=at, entity_id=self.scope).to_value()
-        await self.store.aput_many([(self.space, _NEWEST, value)])
 
 
 class Before(Records):

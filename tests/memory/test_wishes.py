@@ -37,7 +37,7 @@ from arbiter.memory import (
     open_store,
 )
 from arbiter.memory._cursors import Cursors
-from arbiter.memory._tombstones import Everything, Tombstones
+from arbiter.memory._tombstones import Forgettings, Tombstones
 from arbiter.memory.facts._forgetting import Forgetting
 from tests.memory.memory_support import Clock
 from tests.scripted import Scripted
@@ -1283,7 +1283,7 @@ def test_a_retraction_that_was_interrupted_is_carried_out_in_the_next_turn(
     assert (talk.known(), OSLO in talk.dump()) == ([], False)
 
 
-@pytest.mark.parametrize(("place", "step"), [(Tombstones, "sweep"), (Everything, "note")])
+@pytest.mark.parametrize(("place", "step"), [(Tombstones, "sweep"), (Forgettings, "note")])
 def test_a_command_to_forget_everything_that_was_interrupted_early_is_not_lost(
     place: type, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

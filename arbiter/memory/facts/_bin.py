@@ -10,7 +10,7 @@ from typing import Any
 
 from arbiter.memory._notes import Related, Traces
 from arbiter.memory._records import BELIEVED, KINDS, Fact, Record, Records, readable, time_of
-from arbiter.memory._tombstones import Everything, Newest, Tombstones
+from arbiter.memory._tombstones import Forgettings, Tombstones
 from arbiter.memory.facts._adjudication import Pair, by_rule
 from arbiter.memory.facts._changes import CLOSED, ending, is_closed, outdated, relinked, says_alone
 from arbiter.memory.facts._normal import normal_form
@@ -92,12 +92,11 @@ class Bin(Records):
         return facts
 
     async def _restore(self, binned: Binned, now: datetime) -> int:
+        forgettings = Forgettings(self.store, self.agent_id, self.scope)
         if binned.is_everything:
-            everything = Everything(self.store, self.agent_id, self.scope)
-            await everything.note(binned.everything_at)
-        newest = Newest(self.store, self.agent_id, self.scope)
-        if await newest.at() == binned.at:
-            await newest.note(binned.newest_before)
+            await forgettings.note("everything", binned.everything_at)
+        if await forgettings.at("newest") == binned.at:
+            await forgettings.note("newest", binned.newest_before)
         for room_id, ids in binned.messages.items():
             await Tombstones(self.store, self.agent_id, room_id).dig_up(ids)
         facts = 0
@@ -181,12 +180,12 @@ class Bin(Records):
             written = value is None
             if value is not None and "fields" in saved:  # a profile, of which only a part was forgotten
                 return {**value, "fields": put_back(value["fields"], saved["fields"])}
-            if value is not None and (ns == related.all or ns[2] == OwnNames.kind):  # the same of lists
+            if value is not None and (ns == related.space or ns[2] == OwnNames.kind):  # the same of lists
                 return {name: _united(saved.get(name), part) for name, part in value.items()}
             return saved if value is None else value
 
         related = Related(self.store, self.agent_id)
-        if ns == related.all:
+        if ns == related.space:
             await related.update(key, str(saved.get("source")), str(saved.get("target")), change)
         else:
             await self.store.aupdate(ns, key, change)

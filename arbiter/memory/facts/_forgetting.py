@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from arbiter.memory._notes import Related, Traces
 from arbiter.memory._records import KINDS, Fact, Relationship, Thought, readable
-from arbiter.memory._tombstones import Before, Everything, Newest, Tombstones
+from arbiter.memory._tombstones import Before, Forgettings, Tombstones
 from arbiter.memory._turns import AT_WORK
 from arbiter.memory.facts._bin import Bin, Binned, empty_bins
 from arbiter.memory.facts._changes import OPEN, links_of, unlinked
@@ -80,7 +80,7 @@ class Forgetting:
         self._traces = Traces(store, agent_id, entity_id)
         self._bin = Bin(store, agent_id, entity_id)
         self._id: str | None = None
-        self._newest = Newest(store, agent_id, entity_id)
+        self._forgettings = Forgettings(store, agent_id, entity_id)
         self._before: datetime | None = None
         """The time of the forgetting before."""
         self._known: dict[Namespace, dict[str, tuple[Value, Fact | None]]] = {}
@@ -93,7 +93,7 @@ class Forgetting:
         if wanted.edited:
             self.rules = replace(self.rules, undo_within=None)
         else:
-            self._before = await self._newest.at()
+            self._before = await self._forgettings.at("newest")
         if wanted.everything is not None:
             await self._note_everything(wanted.everything, wanted.messages)
         rooms = {room_id: {*ids} for room_id, ids in wanted.messages.items()}
@@ -133,18 +133,17 @@ class Forgetting:
                 # Else it has not had a turn since the forgetting before, which hides what is unread.
                 if self._before is None or (noted is not None and noted >= self._before):
                     await before.note(self.entity_id, self.wished_at, until)
-            await self._newest.note(self.wished_at)
+            await self._forgettings.note("newest", self.wished_at)
 
     async def _note_everything(self, at: datetime, rooms: Iterable[str]) -> None:
-        everything = Everything(self.store, self.agent_id, self.entity_id)
-        before = await everything.asked_at()
+        before = await self._forgettings.at("everything")
         await self._open_bin(is_everything=True, before=before)
         latest = at if before is None else max(before, at)
         # The rooms come first: a turn after a crash would bury the wish with the messages before it.
         for room_id in rooms:
             tombstones = Tombstones(self.store, self.agent_id, room_id)
             await tombstones.sweep(self.entity_id, (), before=latest)
-        await everything.note(latest)
+        await self._forgettings.note("everything", latest)
 
     # Facts
 
@@ -297,8 +296,8 @@ class Forgetting:
             return {**value, "tags": [tag for tag in value["tags"] if tag not in after["tags"]]}
 
         related = Related(self.store, self.agent_id)
-        found = [each for each in await related.of(self.entity_id) if change(each.value) != each.value]
-        await self._into_bin([(related.all, each.key, lost(each.value)) for each in found], {})
+        found = [each for each in await related.entries(self.entity_id) if change(each.value) != each.value]
+        await self._into_bin([(related.space, each.key, lost(each.value)) for each in found], {})
         for each in found:
             source, target = str(each.value.get("source")), str(each.value.get("target"))
             await related.update(each.key, source, target, change)

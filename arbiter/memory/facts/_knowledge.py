@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from arbiter.memory._records import KINDS, Claim, Fact, Provenance, readable
-from arbiter.memory._tombstones import Everything, Tombstones
+from arbiter.memory._tombstones import Forgettings, Tombstones
 from arbiter.memory.facts._changes import CLOSED, Mention, is_closed, may_be_used, says_alone, unlinked
 from arbiter.memory.facts._intake import Candidate
 from arbiter.memory.facts._normal import FactIds, normal_form, same_sense
@@ -104,8 +104,7 @@ class Knowledge:
         if mention.sources and {*mention.sources} <= (await tombstones.read()).forgotten:
             return True
         for entity_id in {candidate.scope, mention.speaker}:
-            everything = Everything(self.store, self.agent_id, entity_id)
-            asked_at = await everything.asked_at()
+            asked_at = await Forgettings(self.store, self.agent_id, entity_id).at("everything")
             if asked_at is not None and asked_at > mention.at:
                 return True
         return False

@@ -252,20 +252,20 @@ class WishBook:
         """Ask back before everything is forgotten; carry it out if the wish is reported again."""
         ctx = self.ctx
         speaker = ctx.speaker_of(newest)
-        everything = ctx.everything(speaker)
-        pending = await everything.pending(ctx.clock())
+        forgettings = ctx.everything(speaker)
+        pending = await forgettings.pending(ctx.clock())
         # A message may be read a second time, and is no answer to itself.
         if decision is True and pending is not None and pending.message_id != newest.id:
             await self._everything(speaker, newest)
         elif decision is True:
             noted = Pending(at=ctx.clock(), entity_id=speaker, message_id=newest.id or "")
-            await everything.ask_back(noted)
+            await forgettings.ask_back(noted)
             self.carried.everything = "asked"
         elif pending is not None and ctx.ended_at >= pending.at:
             # A turn that ended before the wish was noted could not answer the question.
             turns = pending.turns + 1
             lapses = decision is False or turns >= _PATIENCE
-            await everything.ask_back(None if lapses else replace(pending, turns=turns))
+            await forgettings.ask_back(None if lapses else replace(pending, turns=turns))
             await ctx.hidden(anew=True)
 
     async def _everything(self, speaker: str, message: BaseMessage) -> None:

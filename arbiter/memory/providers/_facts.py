@@ -15,7 +15,7 @@ from arbiter.instructions import Instruction
 from arbiter.memory._conversation import speaker_of, window
 from arbiter.memory._entities import Entities, Entity, named_in, participants
 from arbiter.memory._records import BELIEVED, Fact, checked_time, readable, time_in
-from arbiter.memory._tombstones import Everything
+from arbiter.memory._tombstones import Forgettings
 from arbiter.memory.facts import FactStore
 from arbiter.memory.facts._rules import weight
 from arbiter.memory.providers._composing import ProviderResult, one_line
@@ -77,9 +77,9 @@ class FactsProvider(Provider):
         store, now = ctx.needed_store(), ctx.clock()
         facts = FactStore(store, agent_id=ctx.agent_id, clock=lambda: now)
         places = [namespace(ctx.agent_id, kind, ctx.entity_id) for kind in BELIEVED]
-        everything = Everything(store, ctx.agent_id, ctx.entity_id)
+        forgettings = Forgettings(store, ctx.agent_id, ctx.entity_id)
         pending, (near, latest), others = await asyncio.gather(
-            everything.pending(now), self._chosen(facts, ctx), told_of_others(facts, ctx, self.others)
+            forgettings.pending(now), self._chosen(facts, ctx), told_of_others(facts, ctx, self.others)
         )
         chosen = {fact.id: fact for fact in near}
         for fact in latest:

@@ -4,7 +4,6 @@ participants."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from math import ceil
 from typing import Any, Unpack
 
@@ -31,6 +30,7 @@ from arbiter.memory.reflection._prompt import (
 )
 from arbiter.memory.reflection._relationships import EXCLUSIVE_TAGS, Relationships, Sighting
 from arbiter.memory.stores import namespace
+from arbiter.memory.stores._portable import digest_of
 from arbiter.models import ChatModel
 
 KNOWN_PEOPLE = 8
@@ -312,4 +312,4 @@ class Thoughts(Records):
 
 def thought_id(run_key: str, evaluator: str) -> str:
     """The id of an evaluator's thought about a turn; a repetition has the same id."""
-    return sha256(f"{evaluator}\n{run_key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return digest_of(f"{evaluator}\n{run_key}")[:32]

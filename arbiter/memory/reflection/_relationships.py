@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from arbiter.memory._notes import Related
 from arbiter.memory._records import Relationship, latest
 from arbiter.memory.facts._privacy import category
 from arbiter.memory.stores import MemoryStore, Value
-from arbiter.memory.stores._portable import joined
+from arbiter.memory.stores._portable import digest_of, joined
 
 if TYPE_CHECKING:
     from arbiter.memory._context import EvalContext
@@ -50,7 +49,7 @@ class Upserted:
     self_loops: int = 0
 
 
-class Relationships:
+class Relationships(Related):
     """All relationships that one agent knows.
 
     `exclusive_tags` are groups of tags that exclude each other: only the latest tag of a group is kept; of
@@ -64,8 +63,7 @@ class Relationships:
         agent_id: str,
         exclusive_tags: Sequence[Sequence[str]] = EXCLUSIVE_TAGS,
     ) -> None:
-        self.store = store
-        self.agent_id = agent_id
+        super().__init__(store, agent_id)
         self.exclusive_tags = tuple(normal_tags(group) for group in exclusive_tags)
 
     async def upsert(self, found: Iterable[Sighting], ctx: EvalContext) -> Upserted:
@@ -91,7 +89,7 @@ class Relationships:
     async def _upsert(self, sighting: Sighting, ctx: EvalContext) -> bool:
         """Add a sighting. True if the relationship is new."""
         source, target = sighting.source, sighting.target
-        turn = _digest(ctx.run_key)
+        turn = digest_of(ctx.run_key)
         is_new = False
 
         def change(value: Value | None) -> Value | None:
@@ -118,7 +116,7 @@ class Relationships:
                 )
             return value if changed == known else changed.to_value()
 
-        await self._related.update(key_of(source, target), source, target, change)
+        await self.update(key_of(source, target), source, target, change)
         return is_new
 
     def _tagged(self, known: Relationship, seen: Sequence[str], ctx: EvalContext) -> Relationship:
@@ -153,25 +151,20 @@ class Relationships:
 
     async def of(self, entity_id: str | None = None) -> list[Relationship]:
         """Relationships from or to an entity, or all: most interactions first, then the latest."""
-        related = self._related
-        entries = await (self.store.alist(related.all) if entity_id is None else related.of(entity_id))
+        entries = await (self.store.alist(self.space) if entity_id is None else self.entries(entity_id))
         read = (_relationship(entry.value) for entry in entries)
         found = [relationship for relationship in read if relationship is not None]
         return sorted(found, key=lambda one: (one.interactions, one.last_seen_at), reverse=True)
 
     async def among(self, entity_ids: Sequence[str]) -> list[Relationship]:
         keys = [key_of(one, other) for one in entity_ids for other in entity_ids if one != other]
-        values = await self.store.aget_many(self._related.all, keys)
+        values = await self.store.aget_many(self.space, keys)
         found = (_relationship(value) for value in values.values())
         return [relationship for relationship in found if relationship is not None]
 
-    @property
-    def _related(self) -> Related:
-        return Related(self.store, self.agent_id)
-
 
 def key_of(source: str, target: str) -> str:
-    return _digest(joined((source, target)))
+    return digest_of(joined((source, target)))
 
 
 def normal_tags(tags: Iterable[str] | str) -> tuple[str, ...]:
@@ -217,7 +210,3 @@ def _relationship(value: Value | None) -> Relationship | None:
     """The record; None if it cannot be read, so that the next sighting replaces it."""
     found = Relationship.read(value)
     return found if found is not None and found.interactions else None
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -53,7 +53,7 @@ def safe_key(key: str) -> str:
     """`key` itself if every store accepts it, else `sha256:` and its digest."""
     if key and not _UNSAFE_IN_KEY.search(key) and len(key.encode()) <= _LONGEST_KEY:
         return key
-    return "sha256:" + _digest(key)
+    return "sha256:" + digest_of(key)
 
 
 def joined(parts: tuple[str, ...]) -> str:
@@ -78,10 +78,11 @@ def _short(label: str, whole: str) -> str:
     if len(encoded) <= _LONGEST_LABEL:
         return label
     # `%~` occurs only in labels that were cut: otherwise two digits follow a `%` or, at the beginning, `!`.
-    return encoded[: _LONGEST_LABEL - 70].decode(errors="ignore") + "%~" + _digest(whole)
+    return encoded[: _LONGEST_LABEL - 70].decode(errors="ignore") + "%~" + digest_of(whole)
 
 
-def _digest(text: str) -> str:
+def digest_of(text: str) -> str:
+    """The SHA-256 of any text, also of one that UTF-8 cannot write."""
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -11,14 +11,13 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from heapq import nlargest
 from itertools import islice
 from math import log
 from typing import Any, NamedTuple, cast
 
 from arbiter._threads.forks import new_lock
-from arbiter.memory.stores._portable import Namespace, claim_of
+from arbiter.memory.stores._portable import Namespace, claim_of, digest_of
 from arbiter.memory.stores._words import terms_of
 
 K1, B = 1.2, 0.75
@@ -59,7 +58,7 @@ LINKS = ("slot", "refines", "superseded_by", "source_message_ids")
 
 def link(name: str, value: str) -> str:
     """A word that a record with that value has. It counts nothing, and no text has it."""
-    return "=" + sha256(f"{name}\n{value}".encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    return "=" + digest_of(f"{name}\n{value}")[:24]
 
 
 def linked(index: Index, places: Sequence[Place], words: Sequence[str]) -> list[Hit]:

@@ -12,7 +12,6 @@ import asyncio
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from hashlib import sha256
 from importlib.util import find_spec
 from math import hypot, isfinite
 from operator import mul
@@ -23,7 +22,7 @@ from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp, Result, Sear
 
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
-from arbiter.memory.stores._portable import CLAIM, Namespace, claim_of, matches
+from arbiter.memory.stores._portable import CLAIM, Namespace, claim_of, digest_of, matches
 from arbiter.memory.stores._word_tables import Database, Rows
 
 _KNOWN = ("langgraph.store.", "arbiter.memory.")
@@ -219,7 +218,7 @@ class LocalIndex(BaseStore):
         return vector
 
     def _digest(self, claim: str) -> str:
-        return sha256(f"{self._model}\n{claim}".encode("utf-8", "surrogatepass")).hexdigest()
+        return digest_of(f"{self._model}\n{claim}")
 
     def _search(self, op: SearchOp, query: Sequence[float]) -> list[SearchItem]:
         found: list[SearchItem] = []
