@@ -67,27 +67,17 @@ class Place:
     config: RunnableConfig | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Editing:
     """Stores and changes the facts about entities on behalf of a program."""
 
-    def __init__(
-        self,
-        store: MemoryStore,
-        *,
-        agent_id: str,
-        clock: Callable[[], datetime],
-        rules: FactRules | None,
-        character: Character | None = None,
-        entities: Sequence[Entity] = (),
-        model: ChatModel | None = None,
-    ) -> None:
-        self.store = store
-        self.agent_id = agent_id
-        self.clock = clock
-        self.rules = FactRules() if rules is None else rules
-        self.character = Character(agent_id) if character is None else character
-        self.entities = entities
-        self.model = model
+    store: MemoryStore
+    agent_id: str
+    clock: Callable[[], datetime]
+    rules: FactRules
+    character: Character
+    entities: Sequence[Entity]
+    model: ChatModel | None
 
     async def state(
         self, entity_id: str, claim: Claim, place: Place, *, by: str

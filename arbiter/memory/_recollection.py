@@ -112,11 +112,11 @@ class Memory:
         self.rules = rules
         self.cycle = cycle
         self.editing = Editing(
-            self.store,
+            store=self.store,
             agent_id=agent_id,
             clock=clock,
-            rules=rules,
-            character=character,
+            rules=FactRules() if rules is None else rules,
+            character=Character(agent_id) if character is None else character,
             entities=entities,
             model=model,
         )
@@ -360,8 +360,7 @@ class Memory:
         again changes nothing; one whose messages were forgotten since is left out. Returns how many records are
         new. Raises `ParameterError` with all mistakes, each with its index and field, and imports nothing then.
         """
-        rules = FactRules() if self.rules is None else self.rules
-        work = Import(self.store, agent_id=self.agent_id, rules=rules, clock=self.clock)
+        work = Import(self.store, agent_id=self.agent_id, rules=self.editing.rules, clock=self.clock)
         return await work.run(records)
 
     import_ = waiting(aimport_)
