@@ -45,24 +45,19 @@ def heard(messages: Iterable[BaseMessage], speakers: Collection[str] | None) -> 
     if speakers is None:
         return [*messages]
     fine = (None, *speakers)
-    return [
-        part if part.additional_kwargs.get(SPEAKER) in fine else _without_speaker(part) for part in messages
-    ]
+    return [part if part.additional_kwargs.get(SPEAKER) in fine else said_by(part, None) for part in messages]
 
 
 def signed(messages: Iterable[BaseMessage], speakers: Mapping[str, str]) -> list[BaseMessage]:
     """The messages, those with these ids with their speakers."""
-    return [
-        part.model_copy(update={"additional_kwargs": {**part.additional_kwargs, SPEAKER: speaker}})
-        if (speaker := speakers.get(part.id or ""))
-        else part
-        for part in messages
-    ]
+    return [said_by(part, speaker) if (speaker := speakers.get(part.id or "")) else part for part in messages]
 
 
-def _without_speaker(message: BaseMessage) -> BaseMessage:
+def said_by(message: BaseMessage, speaker: str | None) -> BaseMessage:
+    """The message as one of that speaker; None removes the speaker that it claims."""
     said = {key: value for key, value in message.additional_kwargs.items() if key != SPEAKER}
-    return message.model_copy(update={"additional_kwargs": said})
+    named = {} if speaker is None else {SPEAKER: speaker}
+    return message.model_copy(update={"additional_kwargs": {**said, **named}})
 
 
 def responded(new_messages: Iterable[BaseMessage]) -> bool:

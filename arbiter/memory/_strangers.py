@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from arbiter.memory._conversation import SPEAKER, text_of
+from arbiter.memory._conversation import SPEAKER, said_by, text_of
 from arbiter.memory._entities import Entity, as_stored, called, folded_text
 from arbiter.memory._notes import key_of_messages
 from arbiter.memory._records import Records
@@ -29,9 +29,7 @@ def bare_name(message: BaseMessage) -> str:
 def marked(messages: Sequence[BaseMessage], strangers: Mapping[str, str]) -> list[BaseMessage]:
     """The messages, those of strangers with the ids that `strangers` has for their names."""
     return [
-        message.model_copy(update={"additional_kwargs": {**message.additional_kwargs, SPEAKER: id}})
-        if (id := strangers.get(bare_name(message)))
-        else message
+        said_by(message, speaker) if (speaker := strangers.get(bare_name(message))) else message
         for message in messages
     ]
 
