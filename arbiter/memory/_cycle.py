@@ -12,8 +12,9 @@ import logging
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
+from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import datetime, timedelta
 from functools import partial
@@ -325,12 +326,8 @@ class EvaluationCycle(EvaluatorGroup):
         ):
             return
         self._bins_emptied_at = now
-        try:
+        with _tolerated("forgotten records that can no longer be undone were not deleted"):
             await empty_bins(ctx.store, self.agent_id, now)
-        except Exception as exc:
-            _log.warning(
-                "forgotten records that can no longer be undone were not deleted: %s", type(exc).__name__
-            )
 
     async def _hide_answers(self, ctx: EvalContext) -> None:
         """Note the agent's answers to a message that is off the record: if the thread loses the message, nothing
@@ -339,10 +336,8 @@ class EvaluationCycle(EvaluatorGroup):
         asked = "" if ctx.message is None else text_of(ctx.message)
         if ctx.store is None or not answers or not off_the_record(asked):
             return
-        try:
+        with _tolerated("answers off the record could not be noted"):
             await ctx.tombstones.bury(answers, at=ctx.clock())
-        except Exception as exc:
-            _log.warning("answers off the record could not be noted: %s", type(exc).__name__)
 
     async def _read_others_first(self, ctx: EvalContext) -> None:
         """Read the threads that wait and in which the speaker of a possible wish to forget has spoken: their
@@ -371,10 +366,8 @@ class EvaluationCycle(EvaluatorGroup):
             await self._read_ahead(speaker, self._has_no_turn)
 
     async def _read_ahead(self, speaker: str, is_free: Callable[[str], bool]) -> None:
-        try:
+        with _tolerated("threads that wait could not be read before a forgetting"):
             await self._quiet.ahead_of(speaker, is_free, self.handler_timeout_s)
-        except Exception as exc:
-            _log.warning("threads that wait could not be read before a forgetting: %s", type(exc).__name__)
 
     def renew(self) -> None:
         """Reset the locks of turns after a fork: running and waiting turns belong to the parent process."""
@@ -452,10 +445,8 @@ class EvaluationCycle(EvaluatorGroup):
         access = access_to(store.store)
         found = self._keys.get(access)
         if found is None:
-            try:
+            with _tolerated("the key of message ids could not be read"):
                 found = self._keys[access] = await key_of_messages(store, self.agent_id)
-            except Exception as exc:
-                _log.warning("the key of message ids could not be read: %s", type(exc).__name__)
         return found or self._own_key
 
     # Called by tools
@@ -817,17 +808,14 @@ class EvaluationCycle(EvaluatorGroup):
         if not any(isinstance(part, HumanMessage) and part.name for part in messages):
             return {}
         entities = (*named, Entity(id=self.agent_id, names=(self.character.name,), is_agent=True))
-        try:
-            rooms, given = None, list[str]()
-            if store is not None:
-                rooms = RoomNames(store, self.agent_id, room_id)
+        among = partial(strangers_among, messages, entity_id=entity_id, entities=entities)
+        found: Mapping[str, str] | None = None
+        if store is not None:
+            with _tolerated("names in this room could not be read"):
                 given = await OwnNames(store, self.agent_id, entity_id).own()
-            found = await strangers_among(
-                messages, entity_id=entity_id, entities=entities, rooms=rooms, given=given
-            )
-        except Exception as exc:
-            _log.warning("names in this room could not be read: %s", type(exc).__name__)
-            found = await strangers_among(messages, entity_id=entity_id, entities=entities, rooms=None)
+                found = await among(rooms=RoomNames(store, self.agent_id, room_id), given=given)
+        if found is None:
+            found = await among(rooms=None)
         if found:
             self._reports.strangers()
         return found
@@ -882,14 +870,12 @@ class EvaluationCycle(EvaluatorGroup):
         speakers = (speaker_said(message) for message in messages)
         ids = {id for id in (self.agent_id, place.entity_id, *speakers) if id is not None}
         last = window(messages, 2 * self.conversation_length)
-        try:
-            # The newest first: a very long conversation has more words than are looked up.
-            texts = (part for each in map(safe, reversed(last)) for part in (each.name or "", text_of(each)))
+        # The newest first: a very long conversation has more words than are looked up.
+        texts = (part for each in map(safe, reversed(last)) for part in (each.name or "", text_of(each)))
+        with _tolerated("registered entities could not be read"):
             found = await Entities(store, self.agent_id).meant(sorted(ids), texts)
-        except Exception as exc:
-            _log.warning("registered entities could not be read: %s", type(exc).__name__)
-            return self.entities
-        return (*self.entities, *found.values())
+            return (*self.entities, *found.values())
+        return self.entities
 
     def _store_of(self, runtime: Any) -> MemoryStore | None:
         store = self.store or (None if runtime is None else runtime.store)
@@ -932,6 +918,15 @@ def _seen_by(evaluator: NodeEvaluator, ctx: EvalContext) -> EvalContext:
 
 def _when_quiet(evaluator: NodeEvaluator) -> TypeGuard[CognitiveEvaluator]:
     return isinstance(evaluator, CognitiveEvaluator) and evaluator.when_quiet
+
+
+@contextmanager
+def _tolerated(problem: str) -> Generator[None]:
+    """Log what fails inside, and go on. Its text is left out, because it may quote what somebody said."""
+    try:
+        yield
+    except Exception as exc:
+        _log.warning("%s: %s", problem, type(exc).__name__)
 
 
 def _config_here() -> RunnableConfig | None:
