@@ -61,6 +61,8 @@ class Database(ABC):
 
     text = integer = big = binary = ""
     serial = kind = ""
+    is_set_up = ""
+    """A statement with a row if the tables are there."""
     setup: Sequence[str] = ()
     forget_vectors: Sequence[str] = ()
     """Statements for a trigger that deletes the vector of a deleted record. They may be run again."""
@@ -68,9 +70,6 @@ class Database(ABC):
     @abstractmethod
     def work(self, *, writing: bool = True) -> AbstractContextManager[Work]:
         """A transaction that commits at its end. With `writing=False` the statements may commit one by one."""
-
-    @abstractmethod
-    def has(self, run: Work, table: str) -> bool: ...
 
     @abstractmethod
     def pages(self, run: Work, places: Sequence[int], words: Sequence[str]) -> Rows:
@@ -123,6 +122,7 @@ class Sqlite(Database):
     text, integer, big, binary = "TEXT", "INTEGER", "INTEGER", "BLOB"
     serial = "id INTEGER PRIMARY KEY AUTOINCREMENT"
     kind = " WITHOUT ROWID"
+    is_set_up = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'arbiter_unread'"
     setup = (
         f"CREATE TRIGGER arbiter_words_added AFTER INSERT ON store {_SQLITE_NOTE}",
         f"CREATE TRIGGER arbiter_words_changed AFTER UPDATE OF value ON store {_SQLITE_NOTE}",
@@ -166,9 +166,6 @@ class Sqlite(Database):
                 connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
-
-    def has(self, run: Work, table: str) -> bool:
-        return bool(run.run("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)))
 
     def pages(self, run: Work, places: Sequence[int], words: Sequence[str]) -> Rows:
         statement = (
@@ -260,6 +257,7 @@ class Postgres(Database):
 
     text, integer, big, binary = 'TEXT COLLATE "C"', "INTEGER", "BIGINT", "BYTEA"
     serial = "id BIGSERIAL PRIMARY KEY"
+    is_set_up = "SELECT 1 WHERE to_regclass('arbiter_unread') IS NOT NULL"
     setup = (
         _POSTGRES_NOTE,
         _POSTGRES_FORGET,
@@ -310,9 +308,6 @@ class Postgres(Database):
             with connection.transaction():
                 yield work
 
-    def has(self, run: Work, table: str) -> bool:
-        return bool(run.run("SELECT 1 WHERE to_regclass(?) IS NOT NULL", (table,)))
-
     def pages(self, run: Work, places: Sequence[int], words: Sequence[str]) -> Rows:
         return run.run(_POSTGRES_PAGES, (list(places), list(words)))
 
@@ -353,11 +348,10 @@ class WordTables(Index):
         self._is_closed = False
         self.renew()
         renew_in_child(self)
-        with database.work(writing=False) as work:
-            if database.has(work, "arbiter_unread"):
-                return
+        if self._read(database.is_set_up, ()):
+            return
         with database.work() as work:
-            if database.has(work, "arbiter_unread"):  # another process was faster
+            if work.run(database.is_set_up, ()):  # another process was faster
                 return
             for statement in (*_TABLES, *database.setup):
                 types = {
