@@ -62,7 +62,7 @@ def problem(param: Param, hint: Any, value: Any) -> str | None:
 
 def problems_of(settings: Any) -> list[str]:
     """The mistakes in the fields of a dataclass that are declared with `Param`, each behind the field's name."""
-    declared = declared_in(type(settings))
+    declared = declared_in(cast(Any, type(settings)))
     found = {name: problem(param, hint, getattr(settings, name)) for name, hint, param in declared}
     return [f"{name}: {wrong}" for name, wrong in found.items() if wrong is not None]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from sqlalchemy import Connection, insert, select, update
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
+T = TypeVar("T")
 SETTINGS = tuple(field.name for field in fields(GateConfig))
 IDEAS = "ideas_quantity"
 _AT_ONCE = 10_000
@@ -126,6 +127,11 @@ class SqlRepository(EvaluationRepository):
     def _reading(self) -> Generator[Connection]:
         with self._lock, self._problems(), self._engine.connect() as connection:
             yield connection
+
+    def _all(self, query: Any, make: Callable[..., T]) -> list[T]:
+        """An object of each row of a query."""
+        with self._reading() as connection:
+            return [make(**row) for row in connection.execute(query).mappings()]
 
     @contextmanager
     def _writing(self) -> Generator[Connection]:
@@ -301,8 +307,7 @@ class SqlRepository(EvaluationRepository):
             query = query.where(EvaluationRun.status == status)
         if suite is not None:
             query = query.where(EvaluationRun.suite == suite)
-        with self._reading() as connection:
-            return [_run_of(row) for row in connection.execute(query).mappings()]
+        return self._all(query, _run_of)
 
     def scores(self, run_id: UUID) -> list[ScoreRecord]:
         columns = [getattr(EvaluationScore, field.name) for field in fields(ScoreRecord)]
@@ -311,8 +316,7 @@ class SqlRepository(EvaluationRepository):
             .where(EvaluationScore.evaluation_run_id == run_id)
             .order_by(EvaluationScore.dimension, EvaluationScore.proposition_id)
         )
-        with self._reading() as connection:
-            return [ScoreRecord(**row) for row in connection.execute(query).mappings()]
+        return self._all(query, ScoreRecord)
 
     def mark_baseline(self, run_id: UUID, is_baseline: bool = True) -> None:
         with self._writing() as connection:
@@ -440,8 +444,7 @@ class SqlRepository(EvaluationRepository):
         columns = [getattr(Message, field.name) for field in fields(AgentMessage)]
         query = select(*columns).order_by(Message.at, Message.id)
         query = _within(query, Message, Message.at, agent_id, since, until)
-        with self._reading() as connection:
-            return [AgentMessage(**row) for row in connection.execute(query).mappings()]
+        return self._all(query, AgentMessage)
 
     # Calibrations
 
@@ -458,8 +461,7 @@ class SqlRepository(EvaluationRepository):
         query = select(*columns).order_by(CalibrationRow.created_at, CalibrationRow.id)
         if row is not None:
             query = query.where(CalibrationRow.row == row)
-        with self._reading() as connection:
-            return [CalibrationRecord(**found) for found in connection.execute(query).mappings()]
+        return self._all(query, CalibrationRecord)
 
 
 class MemoryRepository(SqlRepository):
@@ -505,12 +507,9 @@ def _score_rows(run_id: UUID, result: ScorerResult, now: datetime) -> list[dict[
     ]
 
 
-def _run_of(row: Any) -> EvaluationRecord:
-    values: dict[str, Any] = {name: value for name, value in row.items() if not name.startswith("window_")}
-    values["dimensions"] = tuple(values["dimensions"])
-    first, last = row["window_start"], row["window_end"]
-    window = None if first is None or last is None else (first, last)
-    return EvaluationRecord(**values, window=window)
+def _run_of(window_start: Any, window_end: Any, dimensions: Sequence[str], **row: Any) -> EvaluationRecord:
+    window = None if window_start is None or window_end is None else (window_start, window_end)
+    return EvaluationRecord(**row, dimensions=tuple(dimensions), window=window)
 
 
 def _message_row(message: AgentMessage) -> dict[str, Any]:
