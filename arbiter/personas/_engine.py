@@ -225,11 +225,12 @@ class PropositionEngine:
         evidence: str = "",
     ) -> Steps[JudgeResult]:
         """The decisions of `score` and `check`."""
-        ready = self._prepare(mode, proposition, target, context, variables)
+        about: About = {"context": context, "variables": variables, "evidence": evidence}
+        ready = self._prepare(mode, proposition, target, about)
         if isinstance(ready, JudgeResult):
             return ready
         votes = yield from together(
-            [self._individually(mode, ready, context, evidence, vote) for vote in range(self.votes)]
+            [self._individually(mode, ready, about, vote) for vote in range(self.votes)]
         )
         return replace(
             _combined(votes),
@@ -246,14 +247,12 @@ class PropositionEngine:
         evidence: str = "",
     ) -> Steps[Judgements]:
         """The decisions of `score_batch`."""
+        about: About = {"context": context, "variables": variables, "evidence": evidence}
         for proposition in propositions:
             _check_types(proposition, target)
         _check_ids(propositions)
         votes: list[Judgements] = yield from together(
-            [
-                self._batch_once(propositions, target, context, variables, evidence, vote)
-                for vote in range(self.votes)
-            ]
+            [self._batch_once(propositions, target, about, vote) for vote in range(self.votes)]
         )
         return Judgements(
             results=tuple(map(_combined, zip(*votes, strict=True))),
@@ -262,19 +261,13 @@ class PropositionEngine:
         )
 
     def _batch_once(
-        self,
-        propositions: Sequence[Proposition],
-        target: Target,
-        context: str,
-        variables: Variables | None,
-        evidence: str,
-        vote: int,
+        self, propositions: Sequence[Proposition], target: Target, about: About, vote: int
     ) -> Steps[Judgements]:
         results: dict[int, JudgeResult] = {}
         groups: dict[Any, list[tuple[int, _Ready]]] = {}
         alone: list[tuple[int, _Ready]] = []
         for at, proposition in enumerate(propositions):
-            ready = self._prepare("score", proposition, target, context, variables)
+            ready = self._prepare("score", proposition, target, about)
             if isinstance(ready, JudgeResult):
                 results[at] = ready
             elif proposition.double_check:
@@ -286,9 +279,7 @@ class PropositionEngine:
             for group in groups.values()
             for begin in range(0, len(group), MAX_BATCH)
         ]
-        asked = [
-            self._request("batch", [ready for _, ready in chunk], context, evidence, vote) for chunk in chunks
-        ]
+        asked = [self._request("batch", [ready for _, ready in chunk], about, vote) for chunk in chunks]
         outcomes: Sequence[Outcome] = ()
         if asked:
             outcomes = yield asked
@@ -301,7 +292,7 @@ class PropositionEngine:
         singles: list[JudgeResult] = []
         if alone:
             singles = yield from together(
-                [self._individually("score", ready, context, evidence, vote) for _, ready in alone]
+                [self._individually("score", ready, about, vote) for _, ready in alone]
             )
             results.update(zip([at for at, _ in alone], singles, strict=True))
         calls, usage = cost(outcomes)
@@ -312,12 +303,7 @@ class PropositionEngine:
         )
 
     def _prepare(
-        self,
-        mode: Literal["score", "check"],
-        proposition: Proposition,
-        target: Target,
-        context: str,
-        variables: Variables | None,
+        self, mode: Literal["score", "check"], proposition: Proposition, target: Target, about: About
     ) -> _Ready | JudgeResult:
         """The question to ask, or the result if no question is needed."""
         _check_types(proposition, target)
@@ -326,7 +312,7 @@ class PropositionEngine:
                 f"proposition {proposition.id!r} is to be double-checked, which a recording cannot answer. "
                 "Set double_check=False for recorded judgements."
             )
-        known = {**target.variables, **texts_of(variables)}
+        known = {**target.variables, **texts_of(about.get("variables"))}
         claim = fill(proposition.claim, known)
         used = variables_in(proposition.claim)
         begun = JudgeResult(
@@ -337,7 +323,7 @@ class PropositionEngine:
             recommendations=_filled(proposition.recommendations_for_improvement, known),
             token_usage=NO_TOKENS,
         )
-        if not _applies(proposition, target, context, known):
+        if not _applies(proposition, target, about.get("context", ""), known):
             return _trivially_true(begun, "the precondition is not met")
         if missing := sorted(used - known.keys()):
             return replace(begun, status="error", problem=without_value(missing))
@@ -375,9 +361,7 @@ class PropositionEngine:
             return "", judged
         return target.before.text(first, last, agent=agent), judged
 
-    def _request(
-        self, purpose: Purpose, ready: Sequence[_Ready], context: str, evidence: str, vote: int
-    ) -> JudgeRequest:
+    def _request(self, purpose: Purpose, ready: Sequence[_Ready], about: About, vote: int) -> JudgeRequest:
         shown = ready[0].shown
         return JudgeRequest(
             purpose=purpose,
@@ -389,8 +373,8 @@ class PropositionEngine:
                 shown.personas,
                 blocks={title: text for one in ready for title, text in one.blocks.items()},
                 before=shown.before,
-                evidence=evidence,
-                context=context,
+                evidence=about.get("evidence", ""),
+                context=about.get("context", ""),
             ),
             schema=_SCHEMAS[purpose],
             vote=vote,
@@ -398,9 +382,9 @@ class PropositionEngine:
         )
 
     def _individually(
-        self, mode: Literal["score", "check"], ready: _Ready, context: str, evidence: str, vote: int
+        self, mode: Literal["score", "check"], ready: _Ready, about: About, vote: int
     ) -> Steps[JudgeResult]:
-        request = self._request(mode, [ready], context, evidence, vote)
+        request = self._request(mode, [ready], about, vote)
         outcomes = list((yield [request]))
         reading = read(request, outcomes[0])
         result = _result(ready, request.key, outcomes[0], reading)
