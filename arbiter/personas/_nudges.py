@@ -81,12 +81,12 @@ def anti_convergence(
     """
     known = agents_of(agents)
     cast = Cast(known)
-    config = _checked(config, cast, name)
+    configs = _checked(config, cast, name)
     thresholds: dict[float, list[Persona | str]] = {}
     for agent in known:
-        limits = _limits(config, cast, name_of(agent))
-        if limits is None or limits.anti_convergence_enabled:
-            thresholds.setdefault((limits or GateConfig()).convergence_threshold, []).append(agent)
+        limits = config_for(configs, cast, name_of(agent))
+        if limits.anti_convergence_enabled:
+            thresholds.setdefault(limits.convergence_threshold, []).append(agent)
     targets = {key: settings.pop(key) for key in OF_BATCH if key in settings}
     made: dict[str, Any] = {"first_n": 5, "last_n": 15, **settings}
     effect = _nudging(cast, nudges, "devils_advocate", name)
@@ -128,7 +128,7 @@ def variety(
     known = agents_of(agents)
     targets = {key: settings.pop(key) for key in OF_BATCH if key in settings}
     cast = _cast_of(known, settings, targets)
-    config = _checked(config, cast, name)
+    configs = _checked(config, cast, name)
     # In a round everybody speaks, and perhaps a host. More than `stale_after` messages of an agent take one more.
     last_n = max(20, (stale_after + 1) * (len(known) + 1))
     made: dict[str, Any] = {"first_n": 5, "last_n": last_n, **settings}
@@ -137,19 +137,13 @@ def variety(
     each: list[Intervention] = []
     for agent in known:
         called = name_of(agent)
-        limits = _limits(config, cast, called)
-        if limits is None or limits.variety_intervention_enabled:
+        limits = config_for(configs, cast, called)
+        if limits.variety_intervention_enabled:
             one = Intervention(agent, judge=judge, name=f"{name}:{called}", persist=persist, **made)
-            one.waits_for = (limits or GateConfig()).variety_message_threshold
+            one.waits_for = limits.variety_message_threshold
             one.set_functional_precondition(_many(one.waits_for))
             each.append(one.set_textual_precondition(STAGNATING % messages).set_effect(effect))
     return InterventionBatch(each, name=name, cast=cast, **targets)
-
-
-def _limits(
-    config: GateConfig | Mapping[str, GateConfig] | None, cast: Cast, agent: str
-) -> GateConfig | None:
-    return None if config is None else config_for(config, cast, agent)
 
 
 def _cast_of(
@@ -196,10 +190,12 @@ def _many(threshold: int) -> Condition:
 
 def _checked(
     config: GateConfig | Mapping[str, GateConfig] | None, cast: Cast, name: str
-) -> GateConfig | Mapping[str, GateConfig] | None:
+) -> GateConfig | Mapping[str, GateConfig]:
+    """The settings of the agents; without any, each may be nudged."""
     if not cast.personas:
         _log.warning("intervention %r has no agents, so it nudges nobody. Name its agents.", name)
-    return None if config is None else checked_configs(config, cast, f"intervention {name!r}")
+    enabled = GateConfig(anti_convergence_enabled=True, variety_intervention_enabled=True)
+    return checked_configs(enabled if config is None else config, cast, f"intervention {name!r}")
 
 
 def _nudging(
