@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -15,6 +14,7 @@ from typing import Any, cast
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from arbiter._threads.forks import new_lock
+from arbiter._values.recent import Recent
 from arbiter._values.states import ROOT, as_state
 from arbiter.errors import ConfigurationError
 from arbiter.history._causal import CausalHistory
@@ -75,7 +75,7 @@ class Cast:
 
     def _remember(self) -> None:
         self._find = lru_cache(maxsize=1_000)(Names(self.personas.values()).find)
-        self._found: OrderedDict[tuple[str, str], _Found] = OrderedDict()
+        self._found = Recent[tuple[str, str], _Found](_MOST_THREADS)
         self._lock = new_lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -267,10 +267,7 @@ class Cast:
         key = (history.thread_id or history.run_id, history.item.namespace)
         seq = history.past.seq
         with self._lock:
-            found = self._found.setdefault(key, _Found())
-            self._found.move_to_end(key)
-            while len(self._found) > _MOST_THREADS:
-                self._found.popitem(last=False)
+            found = self._found[key] = self._found.get(key) or _Found()
             new = seq - found.seq
             items = list(islice(history.earlier(), new + 1)) if new >= 0 else []
             if len(items) > new >= 0 and items[new].id == found.newest:
@@ -392,8 +389,8 @@ class _Found:
     __slots__ = ("by_id", "by_text", "newest", "seq")
 
     def __init__(self) -> None:
-        self.by_id: dict[str, str] = {}
-        self.by_text: dict[str, str] = {}  # by digest: there are many, and texts may be long
+        self.by_id = Recent[str, str](_MOST_KNOWN)
+        self.by_text = Recent[str, str](_MOST_KNOWN)  # by digest: there are many, and texts may be long
         self.seq = 0
         self.newest = ""
 
@@ -409,9 +406,6 @@ class _Found:
                     self.by_text[text] = SOMEBODY
             else:
                 self.by_id.setdefault(one.id, who)
-        for known in (self.by_id, self.by_text):
-            while len(known) > _MOST_KNOWN:
-                del known[next(iter(known))]
 
 
 _MOST_KNOWN = 1_000

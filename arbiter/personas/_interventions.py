@@ -11,7 +11,6 @@ import asyncio
 import logging
 import threading
 import warnings
-from collections import OrderedDict
 from collections.abc import (
     Awaitable,
     Callable,
@@ -26,12 +25,13 @@ from collections.abc import (
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, wraps
 from inspect import isawaitable, iscoroutine
-from typing import Any, Literal, NoReturn, Self, TypeVar, cast
+from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, Self, TypeVar, cast
 
 from arbiter._threads.forks import new_lock
 from arbiter._values.once import Once
+from arbiter._values.recent import Recent
 from arbiter._values.states import is_number, is_whole
 from arbiter.advice import Advisor
 from arbiter.errors import ConfigurationError, RegistrationError, describe, nearest
@@ -70,6 +70,7 @@ OF_BATCH = ("target_instructions", "target_nodes", "round_of")
 _BEAT = 0.05
 """Seconds between two checks of a waiting thread whether the event loop still runs."""
 T = TypeVar("T")
+P = ParamSpec("P")
 _log = logging.getLogger("arbiter.personas")
 
 
@@ -136,14 +137,14 @@ class _Interventions(Advisor):
         self.log: list[Intervened] = []
         """The last evaluations, oldest first; at most 10,000."""
         self._lock = new_lock()
-        self._rounds: OrderedDict[Any, _Round] = OrderedDict()
-        self._waiting: OrderedDict[str, dict[str, dict[int, str]]] = OrderedDict()
+        self._rounds = Recent[Any, _Round](_KEPT)
+        self._waiting = Recent[str, dict[str, dict[int, str]]](_KEPT)
         """The nudges that no turn has had yet, by conversation, agent and place of the intervention."""
         self._told = Once()
-        self._turns: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
+        self._turns = Recent[tuple[str, str], list[str]](_KEPT)
         """The nudges of an agent's newest turn; later calls in that turn get them again."""
-        self._given: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._kept: OrderedDict[str, dict[str, list[tuple[int, str]]]] = OrderedDict()
+        self._given = Recent[tuple[str, str], str](_KEPT)
+        self._kept = Recent[str, dict[str, list[tuple[int, str]]]](_KEPT)
         """The lasting thoughts, by conversation and agent, with the number of messages before each."""
 
     @property
@@ -234,7 +235,6 @@ class _Interventions(Advisor):
         with self._lock:
             known = self._rounds.get(key)
             found = self._rounds.setdefault(key, _Round())
-            _shorten(self._rounds)
             return found, key, known is None
 
     def _evaluating_step(
@@ -266,7 +266,6 @@ class _Interventions(Advisor):
             if known is None or is_over:
                 self._rounds.pop(key, None)
                 found = self._rounds[key] = _Round()
-                _shorten(self._rounds)
             else:
                 found = known
             found.acted[agent] = where
@@ -342,6 +341,8 @@ class _Interventions(Advisor):
 
     def _keep(self, run: str, agent: str, place: int, nudge: str, lasting_from: int | None) -> None:
         """Keep a nudge for the agent's next turn, and for all later ones if it lasts."""
+        places: list[Recent[str, Any]] = [self._waiting, *([] if lasting_from is None else [self._kept])]
+        is_full = any(run not in place and len(place) == _KEPT for place in places)
         # An intervention may fire at each step before the agent acts.
         self._waiting.setdefault(run, {}).setdefault(agent, {})[place] = nudge
         self._waiting.move_to_end(run)
@@ -349,8 +350,7 @@ class _Interventions(Advisor):
             kept = self._kept.setdefault(run, {}).setdefault(agent, [])
             if nudge not in (known for _, known in kept):
                 kept.append((lasting_from, nudge))
-        dropped = [_shorten(known) for known in (self._waiting, self._kept)]
-        if any(dropped):
+        if is_full:
             self._tell(
                 "dropped",
                 self.name,
@@ -410,7 +410,6 @@ class _Interventions(Advisor):
                 return given or None
             begun = self._turns.get((run, agent), []) if goes_on else []
             text = self._given[run, item.id] = self._text_for(run, agent, begun)
-            _shorten(self._given)
         return text or None
 
     def _text_for(self, run: str, agent: str, begun: Sequence[str]) -> str:
@@ -421,7 +420,6 @@ class _Interventions(Advisor):
         if not waiting:
             self._waiting.pop(run, None)
         self._turns[run, agent] = nudges
-        _shorten(self._turns)
         if run in self._kept:
             self._kept.move_to_end(run)
         kept = self._kept.get(run, {}).get(agent, ())
@@ -701,6 +699,21 @@ class Intervention(_Interventions):
         return nudges
 
 
+def _on_each(
+    setter: Callable[Concatenate[Intervention, P], Intervention],
+) -> Callable[Concatenate[InterventionBatch, P], InterventionBatch]:
+    """The setter of a batch that calls this one on each of its interventions."""
+
+    @wraps(setter)
+    def method(batch: InterventionBatch, /, *args: P.args, **kwargs: P.kwargs) -> InterventionBatch:
+        for one in batch:
+            getattr(one, setter.__name__)(*args, **kwargs)
+        return batch
+
+    method.__doc__ = f"Call `Intervention.{setter.__name__}` on each."
+    return method
+
+
 class InterventionBatch(_Interventions):
     """Several interventions as one advisor: evaluates all of them, one after the other, before any agent
     acts.
@@ -759,31 +772,10 @@ class InterventionBatch(_Interventions):
     def __len__(self) -> int:
         return len(self._interventions)
 
-    def set_textual_precondition(self, claim: str) -> Self:
-        """Call `Intervention.set_textual_precondition` on each."""
-        for one in self:
-            one.set_textual_precondition(claim)
-        return self
-
-    def set_functional_precondition(self, condition: Condition) -> Self:
-        """Call `Intervention.set_functional_precondition` on each."""
-        for one in self:
-            one.set_functional_precondition(condition)
-        return self
-
-    def set_propositional_precondition(
-        self, proposition: Proposition, threshold: float | None = None
-    ) -> Self:
-        """Call `Intervention.set_propositional_precondition` on each."""
-        for one in self:
-            one.set_propositional_precondition(proposition, threshold)
-        return self
-
-    def set_effect(self, effect: Effect | str) -> Self:
-        """Call `Intervention.set_effect` on each."""
-        for one in self:
-            one.set_effect(effect)
-        return self
+    set_textual_precondition = _on_each(Intervention.set_textual_precondition)
+    set_functional_precondition = _on_each(Intervention.set_functional_precondition)
+    set_propositional_precondition = _on_each(Intervention.set_propositional_precondition)
+    set_effect = _on_each(Intervention.set_effect)
 
 
 def _answered(answer: Any) -> _Evaluating[Any]:
@@ -794,14 +786,6 @@ def _answered(answer: Any) -> _Evaluating[Any]:
     if isinstance(found, Exception):
         raise found
     return found
-
-
-def _shorten(known: OrderedDict[Any, Any]) -> bool:
-    """Drop the first entries beyond the limit; True if there were any."""
-    excess = len(known) - _KEPT
-    for _ in range(excess):
-        known.popitem(last=False)
-    return excess > 0
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
