@@ -72,6 +72,8 @@ class DimensionEvaluator(NodeEvaluator):
     scale = (0.0, float(HIGHEST))
     key: str
     at_least: float
+    persona: Any
+    """The persona whose messages are judged; None for those of everybody."""
     scorer: Any
 
     def measure(self, history: History) -> ScorerResult:
@@ -138,17 +140,23 @@ class DimensionEvaluator(NodeEvaluator):
         node = history.item.node
         return EvaluationError(f"abstained: {why}", evaluator=self.name, node=node, outcome=outcome)
 
-    def said(
-        self, history: History, persona: Persona | None = None, *, cast: Cast | None = None
-    ) -> tuple[Trajectory, Trajectory]:
+    @property
+    def agent(self) -> str:
+        """The name of the persona, and of the speaker of unnamed messages."""
+        return SOMEBODY if self.persona is None else self.persona.name
+
+    @property
+    def personas(self) -> tuple[Persona, ...]:
+        return () if self.persona is None else (self.persona,)
+
+    def said(self, history: History, *, cast: Cast | None = None) -> tuple[Trajectory, Trajectory]:
         """The conversation before the node ran, and the node's messages. Raises `EvaluationError` if there
         are none.
 
         `cast` finds the writers of unnamed messages; without it, they all belong to the agent.
         """
-        item = history.item
-        agent = _agent(persona)
-        known = cast or Cast(_known(persona), key=self.key)
+        item, agent = history.item, self.agent
+        known = cast or Cast(self.personas, key=self.key)
         try:
             before = messages_at(item.input_state, self.key)
             now = new_of(before, messages_at(item.output_state, self.key))
@@ -160,24 +168,25 @@ class DimensionEvaluator(NodeEvaluator):
             raise self.abstained(history, f"node {item.node!r} said nothing at {self.key!r}")
         return earlier, current
 
-    def said_by(self, history: History, persona: Persona | None) -> tuple[Trajectory, Trajectory]:
+    def said_by(self, history: History) -> tuple[Trajectory, Trajectory]:
         """Like `said`, with messages of other nodes attributed to them. Raises `EvaluationError` also if
         only others spoke."""
-        agent, node = _agent(persona), history.item.node
-        others = Cast(_known(persona), nodes=self.target_nodes)
+        agent, node = self.agent, history.item.node
+        others = Cast(self.personas, nodes=self.target_nodes)
         cast = Cast(
-            _known(persona),
+            self.personas,
             key=self.key,
             agent_of=lambda item: agent if item.node == node else others.acting(item),
         )
-        earlier, current = self.said(history, persona, cast=cast)
+        earlier, current = self.said(history, cast=cast)
         if not current.actions_of(agent):
             raise self.abstained(history, f"{', '.join(current.actors)} spoke, and not {agent}")
         return earlier, current
 
-    def _set_up(self, at_least: float, key: str) -> None:
+    def _set_up(self, at_least: float, key: str, persona: Persona | str | None = None) -> None:
         self.at_least = at_least
         self.key = key
+        self.persona = None if persona is None else self._made("persona", lambda: Persona.of(persona))
 
     def _made(self, parameter: str, make: Callable[[], T]) -> T:
         """The result of `make`. An `ArbiterError` becomes a `ParameterError` about that parameter."""
@@ -195,21 +204,11 @@ class DimensionEvaluator(NodeEvaluator):
             raise ParameterError(f"evaluator {self.name!r}", "propositions", scorer.unfilled)
         return scorer
 
-    def _propositions(
-        self, given: PropositionSet | str | None, dimension: str, persona: Persona | None = None
-    ) -> PropositionSet:
+    def _propositions(self, given: PropositionSet | str | None, dimension: str) -> PropositionSet:
         if isinstance(given, PropositionSet):
             return given
-        agent = file_of(persona.id) if persona else None
+        agent = file_of(self.persona.id) if self.persona else None
         return self._made("propositions", lambda: load_propositions(given, dimension, agent))
-
-
-def _agent(persona: Persona | None) -> str:
-    return SOMEBODY if persona is None else persona.name
-
-
-def _known(persona: Persona | None) -> tuple[Persona, ...]:
-    return () if persona is None else (persona,)
 
 
 class AdherenceEvaluator(DimensionEvaluator):
@@ -220,6 +219,7 @@ class AdherenceEvaluator(DimensionEvaluator):
     shipped ones.
     """
 
+    persona: Persona
     scorer: AdherenceScorer
 
     @check_parameters
@@ -240,9 +240,8 @@ class AdherenceEvaluator(DimensionEvaluator):
         **options: Unpack[EvaluatorOptions],
     ) -> None:
         super().__init__(name, **options)
-        self._set_up(at_least, key)
-        self.persona = self._made("persona", lambda: Persona.of(persona))
-        found = self._propositions(propositions, "adherence", self.persona)
+        self._set_up(at_least, key, persona)
+        found = self._propositions(propositions, "adherence")
         asked = self._judge(judge)
         self.scorer = self._ready(
             self._made(
@@ -251,7 +250,7 @@ class AdherenceEvaluator(DimensionEvaluator):
         )
 
     def measure(self, history: History) -> ScorerResult:
-        earlier, current = self.said_by(history, self.persona)
+        earlier, current = self.said_by(history)
         return self.scorer.score(current, before=earlier)
 
 
@@ -280,22 +279,20 @@ class SelfConsistencyEvaluator(DimensionEvaluator):
         **options: Unpack[EvaluatorOptions],
     ) -> None:
         super().__init__(name, **options)
-        self._set_up(at_least, key)
-        self.persona = None if persona is None else self._made("persona", lambda: Persona.of(persona))
-        self.agent = _agent(self.persona)
-        found = self._propositions(propositions, "consistency", self.persona)
+        self._set_up(at_least, key, persona)
+        found = self._propositions(propositions, "consistency")
         asked = self._judge(judge)
         self.scorer = self._ready(
             self._made(
                 "pairs",
                 lambda: ConsistencyScorer(
-                    asked, found, agent=self.agent, personas=_known(self.persona), pairs=pairs, seed=seed
+                    asked, found, agent=self.agent, personas=self.personas, pairs=pairs, seed=seed
                 ),
             )
         )
 
     def measure(self, history: History) -> ScorerResult:
-        earlier, current = self.said_by(history, self.persona)
+        earlier, current = self.said_by(history)
         own = Trajectory(earlier.actions_of(self.agent, last=RECENT))
         return self.scorer.score(current, own, before=earlier)
 
@@ -322,17 +319,13 @@ class FluencyEvaluator(DimensionEvaluator):
         **options: Unpack[EvaluatorOptions],
     ) -> None:
         super().__init__(name, **options)
-        self._set_up(at_least, key)
-        self.persona = None if persona is None else self._made("persona", lambda: Persona.of(persona))
-        self.agent = _agent(self.persona)
-        found = self._propositions(propositions, "fluency", self.persona)
+        self._set_up(at_least, key, persona)
+        found = self._propositions(propositions, "fluency")
         asked = self._judge(judge)
-        self.scorer = self._ready(
-            FluencyScorer(asked, found, agent=self.agent, personas=_known(self.persona))
-        )
+        self.scorer = self._ready(FluencyScorer(asked, found, agent=self.agent, personas=self.personas))
 
     def measure(self, history: History) -> ScorerResult:
-        earlier, current = self.said_by(history, self.persona)
+        earlier, current = self.said_by(history)
         own = earlier.actions_of(self.agent, last=RECENT)
         return self.scorer.score(Trajectory.of([*own, *current]), before=earlier)
 
