@@ -580,7 +580,7 @@ def test_a_conversation_is_judged_although_the_history_keeps_digests(mode: str) 
     arbiter_os.add_correction_gate(gate)
     arbiter_os.add_advisor(Intervention(JIM).set_functional_precondition(look).set_effect("x"))
     arbiter_os.add_advisor(RepetitionSuppressor([JIM]))
-    arbiter_os.add_evaluator(AdherenceEvaluator(judge=judge, persona=JIM))
+    arbiter_os.add_evaluator(AdherenceEvaluator(judge=Says(scores()), persona=JIM))
     run(arbiter_os.govern(chat(Speaker("x"))), hello(SAME), mode=mode)
     assert gate.actions[0].similarity_score is not None
     assert seen
