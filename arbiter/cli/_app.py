@@ -14,9 +14,25 @@ import typer
 from rich.console import Console
 
 from arbiter._values.version import __version__
+from arbiter.cli._app_options import (
+    AllowOption,
+    ConstitutionOption,
+    Graph,
+    HistoryOptions,
+    ReplayOptions,
+    RunOptions,
+    Thread,
+    ViewOptions,
+)
 from arbiter.cli._eval import eval_app
 from arbiter.cli._experiments import experiment_app
-from arbiter.cli._options import LEDGER, AfterOption, FormatOption, LedgerOption, SinceOption, UntilOption
+from arbiter.cli._options import (
+    LEDGER,
+    FormatOption,
+    LedgerOption,
+    SinceOption,
+    takes,
+)
 from arbiter.cli._store import store_app
 from arbiter.cli._streams import begin, end, sentence, warnings_as_sentences
 from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
@@ -28,23 +44,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
-
-Graph = Annotated[
-    str, typer.Argument(help="Where the graph is: package.module:name or path/to/file.py:name.")
-]
-ConstitutionOption = Annotated[
-    str | None,
-    typer.Option(
-        "--constitution",
-        "-c",
-        metavar="DIR",
-        help="A folder with instructions/, policies/ and evaluators/, a YAML file, or arbiter:<pack>.",
-    ),
-]
-AllowOption = Annotated[
-    list[str] | None,
-    typer.Option("--allow", help="A prefix of dotted paths that packs may name classes by. May be repeated."),
-]
 
 
 def _tell_version(wanted: bool) -> None:
@@ -113,37 +112,12 @@ def _ask(question: str, proposal: str) -> str:
 
 
 @app.command()
-def run(
-    graph: Graph,
-    input: Annotated[str, typer.Option(help="The input as JSON, or a file that contains it.")] = "{}",
-    constitution: ConstitutionOption = None,
-    allow: AllowOption = None,
-    thread: Annotated[
-        str | None, typer.Option(help="The thread id. Needs a checkpointer or --ledger, which keeps it.")
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(help="The answer to the question on which the thread waits: JSON, or a plain word."),
-    ] = None,
-    format: Annotated[
-        str, typer.Option(help="text, or json: stdout gets the output alone, and stderr the history.")
-    ] = "text",
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            "--ledger",
-            envvar="ARBITER_LEDGER",
-            metavar="URL",
-            help="Record the run: in a file, or in a database at a postgresql:// URL.",
-        ),
-    ] = None,
-) -> None:
+@takes(RunOptions)
+def run(options: RunOptions) -> int:
     """Run a governed graph and print its history."""
     from arbiter.cli._run import run_graph
 
-    raise typer.Exit(
-        run_graph(graph, input, constitution, tuple(allow or ()), thread, resume, format, ledger)
-    )
+    return run_graph(options)
 
 
 @app.command()
@@ -158,54 +132,13 @@ def explain(
     explain_rule(policy, constitution, tuple(allow or ()))
 
 
-Thread = Annotated[
-    str | None, typer.Argument(help="A thread id, or the ref of a thread; eight digits are enough.")
-]
-
-
 @app.command()
-def history(
-    thread: Thread = None,
-    ledger: LedgerOption = LEDGER,
-    run: Annotated[
-        int | None, typer.Option(help="One run of the thread: 1 is the first, -1 the newest.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Show new items as they come; end it with Ctrl+C.")
-    ] = False,
-    node: Annotated[str | None, typer.Option(help="Items of this node.")] = None,
-    policy: Annotated[str | None, typer.Option(help="Items that this policy decided.")] = None,
-    verdict: Annotated[str | None, typer.Option(help="allow, deny or ask.")] = None,
-    status: Annotated[
-        str | None, typer.Option(help="completed, denied, failed, interrupted or cancelled.")
-    ] = None,
-    evaluator: Annotated[str | None, typer.Option(help="Items that this evaluator scored.")] = None,
-    below: Annotated[float | None, typer.Option(help="Items whose score by --evaluator is lower.")] = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    after: AfterOption = None,
-    format: FormatOption = "table",
-) -> None:
+@takes(HistoryOptions)
+def history(options: HistoryOptions) -> None:
     """Print what a ledger recorded: the threads, the items that fit, or one thread."""
     from arbiter.cli._history import show_history
 
-    code = show_history(
-        ledger,
-        thread,
-        run=run,
-        follow=follow,
-        format=format,
-        node=node,
-        policy=policy,
-        verdict=verdict,
-        status=status,
-        evaluator=evaluator,
-        below=below,
-        since=since,
-        until=until,
-        after=after,
-    )
-    raise typer.Exit(code)
+    show_history(options)
 
 
 @app.command()
@@ -235,93 +168,24 @@ def export(
 
 
 @app.command()
-def replay(
-    threads: Annotated[
-        list[str] | None, typer.Argument(help="The threads whose runs count; all by default.")
-    ] = None,
-    constitution: ConstitutionOption = None,
-    ledger: LedgerOption = LEDGER,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    file: Annotated[
-        str | None,
-        typer.Option("--from", metavar="FILE", help="Read a file of `arbiter export --to jsonl` instead."),
-    ] = None,
-    allow: AllowOption = None,
-    fail_on: Annotated[
-        str,
-        typer.Option(
-            "--fail-on", help="Exit with 1 for these: looser, stricter, elsewhere, unknown; or none."
-        ),
-    ] = "looser,stricter,elsewhere",
-    all: Annotated[bool, typer.Option("--all", help="Show all differences, not the first 20.")] = False,
-    format: FormatOption = "table",
-) -> None:
+@takes(ReplayOptions)
+def replay(options: ReplayOptions) -> int:
     """Let another constitution decide about recorded runs. No node, tool or model is called.
 
     Exits with 1 if a decision differs; --fail-on says what counts.
     """
     from arbiter.cli._replay import replay_runs
 
-    code = replay_runs(
-        ledger,
-        constitution,
-        threads or (),
-        since=since,
-        until=until,
-        file=file,
-        allow=tuple(allow or ()),
-        fail_on=fail_on,
-        all=all,
-        format=format,
-    )
-    raise typer.Exit(code)
+    return replay_runs(options)
 
 
 @app.command()
-def view(
-    ledger: LedgerOption = LEDGER,
-    host: Annotated[
-        str, typer.Option(help="The address to listen on; any but this machine needs --tokens.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 7575,
-    tokens: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Several people: lines `NAME: SHA256-OF-TOKEN`, or `... read`."),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="The name that your answers are signed with.")
-    ] = None,
-    graph: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=MODULE:GRAPH", help="A graph whose questions can be answered. May be repeated."
-        ),
-    ] = None,
-    constitution: ConstitutionOption = None,
-    allow: AllowOption = None,
-    reports: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Runs of `arbiter eval`, shown as pages; .arbiter/evals here."),
-    ] = None,
-    open: Annotated[bool, typer.Option("--open", help="Open the browser.")] = False,
-) -> None:
+@takes(ViewOptions)
+def view(options: ViewOptions) -> None:
     """Show what a ledger recorded in the browser, live."""
     from arbiter.cli._view import view_ledger
 
-    code = view_ledger(
-        ledger,
-        host=host,
-        port=port,
-        tokens=tokens,
-        name=name,
-        graphs=graph or (),
-        constitution=constitution,
-        allow=tuple(allow or ()),
-        reports=reports,
-        open=open,
-    )
-    raise typer.Exit(code)
+    view_ledger(options)
 
 
 @app.command("verify")

@@ -11,7 +11,8 @@ from pathlib import Path
 from rich.text import Text
 
 from arbiter._objects import import_from_here
-from arbiter.cli._evaluating import Options, interrupted
+from arbiter.cli._eval_options import Options
+from arbiter.cli._evaluating import interrupted
 from arbiter.cli._progress import Progress, ends_in_good_order, err
 from arbiter.cli._runs import out
 from arbiter.cli._streams import stdout_for_results

@@ -7,9 +7,28 @@ not be decided, 130 it was interrupted. Standard output has the result alone; pr
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from arbiter.cli._eval_options import (
+    WHOLE,
+    AcceptChanged,
+    Allow,
+    Ci,
+    Format,
+    OfSuite,
+    Options,
+    Out,
+    Repeats,
+    Run,
+    Strict,
+    Suites,
+)
+from arbiter.cli._options import takes
+
+if TYPE_CHECKING:
+    pass
 
 eval_app = typer.Typer(
     help="Measures agents on suites of cases, and compares runs with baselines.",
@@ -18,128 +37,16 @@ eval_app = typer.Typer(
 )
 
 
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"expected a whole number, got {text!r}") from None
-
-
-_WHOLE: dict[str, Any] = {"parser": _whole, "metavar": "<int>"}
-
-Suites = Annotated[list[str] | None, typer.Argument(help="Suite files; by default every file in suites/.")]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow", help="A prefix of dotted paths that suites may name functions by. May be repeated."
-    ),
-]
-Run = Annotated[str, typer.Argument(help="The id of a run, a suite for its newest run, or last.")]
-Format = Annotated[str, typer.Option(help="table, json, md, html or junit.")]
-Repeats = Annotated[int | None, typer.Option(help="How often each case runs.", **_WHOLE)]
-OfSuite = Annotated[Path | None, typer.Option(help="The baseline; by default that of the suite.")]
-Ci = Annotated[
-    bool, typer.Option("--ci", help="Fail without a baseline; with one, thresholds do not decide.")
-]
-Strict = Annotated[bool, typer.Option("--strict", help="An underpowered row is undecided.")]
-AcceptChanged = Annotated[
-    bool, typer.Option("--accept-changed", help="Show rows whose evaluator changed, without gating them.")
-]
-Out = Annotated[Path | None, typer.Option(help="A file for the report; its ending names the form.")]
-
-
 @eval_app.command()
-def run(
-    suites: Suites = None,
-    case: Annotated[
-        list[str] | None, typer.Option("--case", help="Run the case of this id. May be repeated.")
-    ] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", help="Run the cases with this tag. May be repeated.")
-    ] = None,
-    text: Annotated[str, typer.Option("-k", help="Run the cases with this text in their id.")] = "",
-    live: Annotated[
-        bool, typer.Option("--live", help="Run the target and ask the judges; the default.")
-    ] = False,
-    mock: Annotated[
-        bool, typer.Option("--mock", "--mock-judge", help="Replay recordings, without any model.")
-    ] = False,
-    synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Let agents with few messages answer prompts.")
-    ] = False,
-    allow_stale: Annotated[
-        bool, typer.Option("--allow-stale", help="With --mock: take recordings that are outdated.")
-    ] = False,
-    agents: Annotated[str | None, typer.Option(help="The agents to judge, separated by commas.")] = None,
-    dimensions: Annotated[
-        str | None, typer.Option(help="The dimensions of personas to judge, separated by commas.")
-    ] = None,
-    window: Annotated[
-        str | None, typer.Option(help="The time whose messages are judged, of agents: 7d, 24h or 2w.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(help="The end of that time, such as 2026-11-23T00:00:00Z.")
-    ] = None,
-    threshold: Annotated[float | None, typer.Option(help="The lowest mean of rows from 0 to 9.")] = None,
-    repeats: Repeats = None,
-    votes: Annotated[
-        int | None, typer.Option(help="How often judges are asked each question.", **_WHOLE)
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Chooses the messages that persona scorers judge.", **_WHOLE)
-    ] = None,
-    concurrency: Annotated[int | None, typer.Option(help="How many cases run at once.", **_WHOLE)] = None,
-    baseline: Annotated[Path | None, typer.Option(help="The baseline to compare with.")] = None,
-    no_gate: Annotated[bool, typer.Option("--no-gate", help="Compare with no baseline.")] = False,
-    ci: Ci = False,
-    strict: Strict = False,
-    accept_changed: AcceptChanged = False,
-    resume: Annotated[str | None, typer.Option(help="Go on with a run: its id, or last.")] = None,
-    retry_errors: Annotated[
-        bool, typer.Option("--retry-errors", help="With --resume: do again what failed or timed out.")
-    ] = False,
-    ray: Annotated[
-        str | None, typer.Option(help="Run the cases on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")
-    ] = None,
-    allow: Allow = None,
-    format: Format = "table",
-    out: Out = None,
-) -> None:
+@takes(Options)
+def run(options: Options) -> int:
     """Run suites and judge their cases."""
-    from arbiter.cli._evaluating import Options, run_suites
+    from arbiter.cli._evaluating import run_suites
 
-    modes = [name for name, given in (("live", live), ("mock", mock), ("synthetic", synthetic)) if given]
+    modes = [name for name in ("live", "mock", "synthetic") if getattr(options, name)]
     if len(modes) > 1:
         raise typer.BadParameter(f"--{modes[0]} contradicts --{modes[1]}")
-
-    options = Options(
-        ids=tuple(case or ()),
-        tags=tuple(tag or ()),
-        text=text,
-        mode="mock" if mock else "synthetic" if synthetic else "live",
-        agents=agents,
-        dimensions=dimensions,
-        window=window,
-        until=until,
-        threshold=threshold,
-        allow_stale=allow_stale,
-        repeats=repeats,
-        votes=votes,
-        seed=seed,
-        concurrency=concurrency,
-        baseline=baseline,
-        no_gate=no_gate,
-        ci=ci,
-        strict=strict,
-        accept_changed=accept_changed,
-        resume=resume,
-        retry_errors=retry_errors,
-        ray=ray,
-        allow=tuple(allow or ()),
-        format=format,
-        out=out,
-    )
-    raise typer.Exit(run_suites(suites or [], options))
+    return run_suites(options)
 
 
 @eval_app.command()
@@ -150,10 +57,12 @@ def record(
     allow: Allow = None,
 ) -> None:
     """Run suites, and keep every answer in recordings/; only what is missing or stale is asked."""
-    from arbiter.cli._evaluating import Options, run_suites
+    from arbiter.cli._evaluating import run_suites
 
-    options = Options(mode="record", again=all_, repeats=repeats, no_gate=True, allow=tuple(allow or ()))
-    raise typer.Exit(run_suites(suites or [], options))
+    options = Options(
+        suites=suites or (), records=True, again=all_, repeats=repeats, no_gate=True, allow=tuple(allow or ())
+    )
+    raise typer.Exit(run_suites(options))
 
 
 @eval_app.command()
@@ -246,7 +155,7 @@ def baseline(
     suite: Annotated[str, typer.Argument(help="A suite file, which is measured anew, or the id of a run.")],
     out: Annotated[Path | None, typer.Option(help="The file; by default that of the suite's gate.")] = None,
     update: Annotated[bool, typer.Option("--update", help="Replace the file.")] = False,
-    repeats: Annotated[int, typer.Option(help="How often each case runs.", **_WHOLE)] = 3,
+    repeats: Annotated[int, typer.Option(help="How often each case runs.", **WHOLE)] = 3,
     allow: Allow = None,
 ) -> None:
     """Measure a suite and write its baseline."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rich.text import Text
 
 from arbiter._objects import import_from_here
+from arbiter.cli._eval_options import Options
 from arbiter.cli._options import check_format, check_place
 from arbiter.cli._progress import Progress, ends_in_good_order, err
 from arbiter.cli._runs import FORMATS, out, print_report
@@ -27,7 +28,7 @@ from arbiter.harness.recordings import Recording
 from arbiter.harness.reports.report import FORMS, Report
 from arbiter.harness.results import COMPLETED, EXPECT
 from arbiter.harness.runs import Run
-from arbiter.harness.suites import Mode, Suite
+from arbiter.harness.suites import Suite
 from arbiter.models import visible
 from arbiter.models._asking import models_unasked
 
@@ -37,51 +38,21 @@ _WORST = (130, 2, 1, 5, 0)
 """Exit codes, the one that counts for several suites first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The options of `arbiter eval run`."""
-
-    ids: Sequence[str] = ()
-    tags: Sequence[str] = ()
-    text: str = ""
-    mode: Mode = "live"
-    agents: str | None = None
-    dimensions: str | None = None
-    window: str | None = None
-    until: str | None = None
-    threshold: float | None = None
-    again: bool = False
-    allow_stale: bool = False
-    repeats: int | None = None
-    votes: int | None = None
-    seed: int | None = None
-    concurrency: int | None = None
-    baseline: Path | None = None
-    no_gate: bool = False
-    ci: bool = False
-    strict: bool = False
-    accept_changed: bool = False
-    resume: str | None = None
-    retry_errors: bool = False
-    ray: str | None = None
-    allow: Sequence[str] = ()
-    format: str = "table"
-    out: Path | None = None
-
-    def __post_init__(self) -> None:
-        check_format(self.format, FORMATS)
-        if self.ray is not None and self.mode not in ("live", "synthetic"):
-            raise ConfigurationError(
-                f"--ray is for runs that ask models, and the mode is {self.mode!r}, which is as fast in this process."
-            )
-        if self.out is not None:
-            check_place(self.out, FORMS)
-        if self.allow_stale and self.mode != "mock":
-            raise ConfigurationError("--allow-stale is for --mock.")
-        if self.retry_errors and self.resume is None:
-            raise ConfigurationError("--retry-errors is for a run that goes on. Name it: --resume last.")
-        if self.no_gate and (self.baseline is not None or self.ci):
-            raise ConfigurationError("--no-gate contradicts --baseline and --ci. Leave one of them out.")
+def _check(options: Options) -> None:
+    """Raise `ConfigurationError` for options that contradict one another."""
+    check_format(options.format, FORMATS)
+    if options.ray is not None and options.mode not in ("live", "synthetic"):
+        raise ConfigurationError(
+            f"--ray is for runs that ask models, and the mode is {options.mode!r}, which is as fast in this process."
+        )
+    if options.out is not None:
+        check_place(options.out, FORMS)
+    if options.allow_stale and options.mode != "mock":
+        raise ConfigurationError("--allow-stale is for --mock.")
+    if options.retry_errors and options.resume is None:
+        raise ConfigurationError("--retry-errors is for a run that goes on. Name it: --resume last.")
+    if options.no_gate and (options.baseline is not None or options.ci):
+        raise ConfigurationError("--no-gate contradicts --baseline and --ci. Leave one of them out.")
 
 
 def _files(suites: Sequence[str]) -> list[str]:
@@ -93,9 +64,10 @@ def _files(suites: Sequence[str]) -> list[str]:
     return [str(file) for file in found]
 
 
-def run_suites(suites: Sequence[str], options: Options) -> int:
+def run_suites(options: Options) -> int:
     """Run suites and print their reports. Returns the exit code."""
-    files = _files(suites)
+    _check(options)
+    files = _files(options.suites)
     if len(files) > 1 and (options.out is not None or options.resume is not None):
         what = "--out" if options.out is not None else "--resume"
         raise ConfigurationError(f"{what} is for one suite, and there are {len(files)}. Name one.")
@@ -280,9 +252,9 @@ _SPELLED = {"ids": "--case", "tags": "--tag", "text": "-k", "again": "--all"}
 
 def _arguments(files: Sequence[str], options: Options) -> list[str]:
     """The arguments of a command with the same options about other suites. `record` asks only what is missing."""
-    records = options.mode == "record"
+    records = options.records
     found = ["record" if records else "run", *files]
-    left_out = {"mode", "resume", "retry_errors", *(["no_gate"] if records else [])}
+    left_out = {"suites", "live", "records", "resume", "retry_errors", *(["no_gate"] if records else [])}
     for part in fields(options):
         value: Any = getattr(options, part.name)
         if value == part.default or part.name in left_out:
@@ -290,8 +262,6 @@ def _arguments(files: Sequence[str], options: Options) -> list[str]:
         name = _SPELLED.get(part.name, f"--{part.name.replace('_', '-')}")
         for each in value if part.name in ("ids", "tags", "allow") else (value,):
             found += (name,) if each is True else (name, str(each))
-    if options.mode in ("mock", "synthetic"):
-        found.append(f"--{options.mode}")
     return found
 
 

@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from arbiter._objects import import_from_here
+from arbiter.cli._experiment_options import Settings
 from arbiter.cli._options import Screen, check_format, check_place, model_given, opened
 from arbiter.cli._progress import Progress, ends_in_good_order
 from arbiter.cli._runs import summaries
@@ -35,99 +36,63 @@ FORMATS = ("table", "json")
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The options that several commands have."""
-
-    model: str | None = None
-    judge: str | None = None
-    corrector: str | None = None
-    people: str | None = None
-    profile: str = "paper"
-    seed: int = 42
-    runs: int = 1
-    scale: float = 1.0
-    order: Any = "parallel"
-    metrics: Sequence[str] = ()
-    mode: Any = "llm"
-    concurrency: int | None = None
-    tokens: int | None = None
-    calls: int | None = None
-    usd: float | None = None
-
-    def planned(self, scenario: str) -> Experiment:
-        """The experiment without its models."""
-        return Experiment(
-            scenario,
-            profile=self.profile,
-            seed=self.seed,
-            runs=self.runs,
-            scale=self.scale,
-            order=self.order,
-            metrics=self.metrics or None,
-            mode=self.mode,
+def check(settings: Settings) -> None:
+    """Raise `ConfigurationError` for options that contradict one another, or name no file that can be written."""
+    if settings.ray is not None and settings.ledger is not None:
+        raise ConfigurationError(
+            "--ledger cannot be combined with --ray: workers write to no database. Leave one of them out."
         )
-
-    def experiment(self, scenario: str, agents: Sequence[Persona] | None = None) -> Experiment:
-        """The experiment with its models. `agents` are known already, and need not be invented."""
-        import_from_here()
-        planned = self.planned(scenario)
-        population = planned.setting.population
-        invented = self.people is not None and agents is None
-        return replace(
-            planned,
-            model=model_given(self.model),
-            judge=model_given(self.judge),
-            corrector=model_given(self.corrector),
-            agents=AgentFactory(population, model_given(self.people), self.seed) if invented else agents,
-            limits=replace(
-                LIMITS,
-                concurrency=LIMITS.concurrency if self.concurrency is None else self.concurrency,
-                tokens=self.tokens,
-                calls=self.calls,
-                usd=self.usd,
-            ),
-        )
-
-    def suite_on_worker(self, scenario: str, agents: Sequence[Persona] | None, *, is_stored: bool) -> Suite:
-        """The suite of the experiment, in a process that gets its cases from another one."""
-        from arbiter.harness.distributed import SentRepository
-
-        repository = SentRepository() if is_stored else None
-        return replace(self.experiment(scenario, agents), repository=repository).suite()
+    if settings.out is not None:
+        check_place(settings.out, ENDINGS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Where an experiment runs, and where it leaves what it found."""
-
-    plan: Path | None = None
-    resume: str | None = None
-    retry_errors: bool = False
-    ray: str | None = None
-    store: str | None = None
-    ledger: str | None = None
-    out: Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.ray is not None and self.ledger is not None:
-            raise ConfigurationError(
-                "--ledger cannot be combined with --ray: workers write to no database. Leave one of them out."
-            )
-        if self.out is not None:
-            check_place(self.out, ENDINGS)
+def planned(scenario: str, settings: Settings) -> Experiment:
+    """The experiment without its models."""
+    names = ("profile", "seed", "runs", "scale", "order", "mode")
+    given: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    return Experiment(scenario, metrics=settings.metrics or None, **given)
 
 
-def run_experiment(scenario: str, settings: Settings, places: Places, format: str) -> int:
+def with_models(scenario: str, settings: Settings, agents: Sequence[Persona] | None = None) -> Experiment:
+    """The experiment with its models. `agents` are known already, and need not be invented."""
+    import_from_here()
+    found = planned(scenario, settings)
+    invented = settings.people is not None and agents is None
+    population = found.setting.population
+    return replace(
+        found,
+        model=model_given(settings.model),
+        judge=model_given(settings.judge),
+        corrector=model_given(settings.corrector),
+        agents=AgentFactory(population, model_given(settings.people), settings.seed) if invented else agents,
+        limits=replace(
+            LIMITS,
+            concurrency=LIMITS.concurrency if settings.concurrency is None else settings.concurrency,
+            tokens=settings.tokens,
+            calls=settings.calls,
+            usd=settings.usd,
+        ),
+    )
+
+
+def suite_on_worker(scenario: str, settings: Settings, agents: Sequence[Persona] | None) -> Suite:
+    """The suite of the experiment, in a process that gets its cases from another one."""
+    from arbiter.harness.distributed import SentRepository
+
+    repository = None if settings.store is None else SentRepository()
+    return replace(with_models(scenario, settings, agents), repository=repository).suite()
+
+
+def run_experiment(scenario: str, settings: Settings, format: str) -> int:
     """Run an experiment and print its result. Returns the exit code."""
     check_format(format, FORMATS)
-    with stdout_for_results(), recording(places) as kept:
-        experiment = replace(settings.experiment(scenario), **kept)
+    with stdout_for_results(), recording(settings) as kept:
+        experiment = replace(with_models(scenario, settings), **kept)
         progress = Progress()
-        result = ExperimentResult.of(prepared(scenario, settings, experiment, places, progress).run())
+        result = ExperimentResult.of(prepared(scenario, settings, experiment, progress).run())
         progress.end()
-    if places.out is not None:
-        result.write(places.out)
+    if settings.out is not None:
+        result.write(settings.out)
     _print(result, format)
     if result.stopped == "interrupted":
         how = f"arbiter experiment run {result.plan.scenario} ... --resume {result.run_id}"
@@ -136,34 +101,31 @@ def run_experiment(scenario: str, settings: Settings, places: Places, format: st
 
 
 @contextmanager
-def recording(places: Places) -> Generator[dict[str, Any]]:
+def recording(settings: Settings) -> Generator[dict[str, Any]]:
     """The open store and ledger, as fields of an experiment that runs inside."""
     found: dict[str, Any] = {}
     with ExitStack() as opening:
-        if places.store is not None:
-            found["repository"] = opening.enter_context(opened_store(places.store))
-        if places.ledger is not None:
-            found["ledger"] = opening.enter_context(opened(places.ledger, create=True, sign=True))
+        if settings.store is not None:
+            found["repository"] = opening.enter_context(opened_store(settings.store))
+        if settings.ledger is not None:
+            found["ledger"] = opening.enter_context(opened(settings.ledger, create=True, sign=True))
         opening.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", ArbiterWarning)  # the result has them
         opening.enter_context(ends_in_good_order())
         yield found
 
 
-def prepared(
-    scenario: str, settings: Settings, experiment: Experiment, places: Places, progress: Progress
-) -> Run:
+def prepared(scenario: str, settings: Settings, experiment: Experiment, progress: Progress) -> Run:
     """The run of an experiment, new or the one to resume."""
-    suite = experiment.suite(places.plan)
+    suite = experiment.suite(settings.plan)
     run = suite.prepare(
-        resume=places.resume, retry_errors=places.retry_errors, folder=FOLDER, progress=progress
+        resume=settings.resume, retry_errors=settings.retry_errors, folder=FOLDER, progress=progress
     )
-    if places.ray is not None:
+    if settings.ray is not None:
         from arbiter.harness.distributed import on_ray
 
-        is_stored = places.store is not None
-        make = partial(settings.suite_on_worker, scenario, _invented(experiment), is_stored=is_stored)
-        run.driver = on_ray(places.ray, make, repository=experiment.repository)
+        make = partial(suite_on_worker, scenario, settings, _invented(experiment))
+        run.driver = on_ray(settings.ray, make, repository=experiment.repository)
     return run
 
 
@@ -190,12 +152,12 @@ def _print(result: ExperimentResult, format: str) -> None:
 # Plans --------------------------------------------------------------------------------------------
 
 
-def dry(scenarios: Sequence[str] | None, settings: Settings, format: str, plan: Path | None = None) -> None:
-    """Print what experiments would do and ask. Raises `ConfigurationError` if it is not what `plan` has."""
+def dry(scenarios: Sequence[str] | None, settings: Settings, format: str) -> None:
+    """Print what experiments would do and ask. Raises `ConfigurationError` if it is not what the plan has."""
     check_format(format, FORMATS)
-    planned = [settings.planned(id) for id in scenarios or SCENARIOS]
-    if plan is not None:
-        planned[0].plan.check(ExperimentPlan.read(plan))
+    experiments = [planned(id, settings) for id in scenarios or SCENARIOS]
+    if settings.plan is not None:
+        experiments[0].plan.check(ExperimentPlan.read(settings.plan))
     if format == "json":
         plans = [
             {
@@ -203,11 +165,11 @@ def dry(scenarios: Sequence[str] | None, settings: Settings, format: str, plan: 
                 "hash": each.plan.hash,
                 "table": dict(zip(COLUMNS, each.plan.row(each.corrections), strict=True)),
             }
-            for each in planned
+            for each in experiments
         ]
         typer.echo(json.dumps(plans, ensure_ascii=False))
         return
-    Screen("table").table(COLUMNS, [each.plan.row(each.corrections) for each in planned])
+    Screen("table").table(COLUMNS, [each.plan.row(each.corrections) for each in experiments])
 
 
 def write_plan(scenario: str | None, settings: Settings, file: Path) -> None:
@@ -215,7 +177,7 @@ def write_plan(scenario: str | None, settings: Settings, file: Path) -> None:
         raise ConfigurationError(
             f"--out is for one scenario. Name one: arbiter experiment plan {next(iter(SCENARIOS))} --out {file}."
         )
-    plan = settings.planned(scenario).plan
+    plan = planned(scenario, settings).plan
     plan.write(file)
     typer.echo(f"wrote {file}: {plan.hash}")
 

@@ -11,171 +11,53 @@ from typing import Annotated
 
 import typer
 
+from arbiter.cli._experiment_options import Format, Judge, Out, Run, Settings
+from arbiter.cli._options import takes
+
 experiment_app = typer.Typer(
     help="Experiments: does a treatment make agents better?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
-Name = Annotated[
-    str, typer.Argument(metavar="SCENARIO", help="A scenario; `arbiter experiment plan` lists them.")
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model", help="The model of the agents: a text like openai:gpt-5-mini, or path/to/file.py:name."
-    ),
-]
-Judge = Annotated[str | None, typer.Option("--judge", help="The model that scores; as --model.")]
-Corrector = Annotated[
-    str | None,
-    typer.Option(
-        "--corrector", help="The model that judges drafts and interventions; by default that of the agents."
-    ),
-]
-People = Annotated[
-    str | None,
-    typer.Option(
-        "--people", help="The model that invents the agents; by default they are made from templates."
-    ),
-]
-ProfileOption = Annotated[str, typer.Option("--profile", help="The settings of the scenario: paper or seed.")]
-Seed = Annotated[int, typer.Option(help="Fixes the agents and the order in which they act.")]
-Runs = Annotated[
-    int, typer.Option(help="How often the experiment is repeated, with seeds that follow one another.")
-]
-Scale = Annotated[float, typer.Option(help="The share of environments that run; at least 2 do.")]
-OrderOption = Annotated[str, typer.Option("--order", help="parallel, or sequential_random.")]
-Metric = Annotated[
-    list[str] | None, typer.Option("--metric", help="Measure this metric only. May be repeated.")
-]
-Mode = Annotated[str, typer.Option(help="llm, or template: no model, and no scores.")]
-Concurrency = Annotated[int | None, typer.Option(help="How many environments run at once.")]
-Tokens = Annotated[int | None, typer.Option(help="Start no environment after so many tokens.")]
-Calls = Annotated[int | None, typer.Option(help="Start no environment after so many calls of models.")]
-Usd = Annotated[float | None, typer.Option(help="Start no environment after so many dollars.")]
-Ray = Annotated[
-    str | None,
-    typer.Option("--ray", help="Run the environments on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT."),
-]
-Store = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        help="Store what gates and interventions do: a SQLite file, or a postgresql:// URL.",
-    ),
-]
-KeptIn = Annotated[
-    str | None,
-    typer.Option(
-        "--ledger",
-        metavar="URL",
-        help="Record the node runs of treatments: a SQLite file, or a postgresql:// URL.",
-    ),
-]
-Format = Annotated[str, typer.Option("--format", help="table or json.")]
-Out = Annotated[
-    Path | None,
-    typer.Option(help="Also write the result: .json, .md, .txt, or .svg for a picture of the effects."),
-]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The id of a run, or last.")]
-
 
 @experiment_app.command()
+@takes(Settings)
 def run(
-    scenario: Name,
-    model: Model = None,
-    judge: Judge = None,
-    corrector: Corrector = None,
-    people: People = None,
-    profile: ProfileOption = "paper",
-    seed: Seed = 42,
-    runs: Runs = 1,
-    scale: Scale = 1.0,
-    order: OrderOption = "parallel",
-    metric: Metric = None,
-    mode: Mode = "llm",
+    settings: Settings,
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="A scenario; `arbiter experiment plan` lists them.")
+    ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would happen, and ask no model.")
     ] = False,
-    plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Hold the run to a plan that was written before it.")
-    ] = None,
-    resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped or killed, or last.")
-    ] = None,
-    retry_errors: Annotated[
-        bool, typer.Option("--retry-errors", help="With --resume, try again what failed or timed out.")
-    ] = False,
-    concurrency: Concurrency = None,
-    tokens: Tokens = None,
-    calls: Calls = None,
-    usd: Usd = None,
-    ray: Ray = None,
-    store: Store = None,
-    ledger: KeptIn = None,
     format: Format = "table",
-    out: Out = None,
-) -> None:
+) -> int:
     """Let agents talk in a treatment and a control, and compare what a judge finds."""
-    from arbiter.cli._experimenting import Places, Settings, dry, run_experiment
+    from arbiter.cli._experimenting import check, dry, run_experiment
 
-    settings = Settings(
-        model=model,
-        judge=judge,
-        corrector=corrector,
-        people=people,
-        profile=profile,
-        seed=seed,
-        runs=runs,
-        scale=scale,
-        order=order,
-        metrics=tuple(metric or ()),
-        mode=mode,
-        concurrency=concurrency,
-        tokens=tokens,
-        calls=calls,
-        usd=usd,
-    )
-    places = Places(
-        plan=plan, resume=resume, retry_errors=retry_errors, ray=ray, store=store, ledger=ledger, out=out
-    )
+    check(settings)
     if dry_run:
-        dry([scenario], settings, format, plan)
-        return
-    raise typer.Exit(run_experiment(scenario, settings, places, format))
+        dry([scenario], settings, format)
+        return 0
+    return run_experiment(scenario, settings, format)
 
 
 @experiment_app.command("plan")
+@takes(Settings, "profile", "seed", "runs", "scale", "order", "metrics", "mode")
 def plan_command(
+    settings: Settings,
     scenario: Annotated[
         str | None, typer.Argument(metavar="SCENARIO", help="A scenario; by default all of them.")
     ] = None,
-    profile: ProfileOption = "paper",
-    seed: Seed = 42,
-    runs: Runs = 1,
-    scale: Scale = 1.0,
-    order: OrderOption = "parallel",
-    metric: Metric = None,
-    mode: Mode = "llm",
     format: Format = "table",
     out: Annotated[
         Path | None, typer.Option(help="Write the plan of one scenario to this file, for `run --plan`.")
     ] = None,
 ) -> None:
     """Print what experiments would do and ask, and write a plan down before an experiment runs."""
-    from arbiter.cli._experimenting import Settings, dry, write_plan
+    from arbiter.cli._experimenting import dry, write_plan
 
-    settings = Settings(
-        profile=profile,
-        seed=seed,
-        runs=runs,
-        scale=scale,
-        order=order,
-        metrics=tuple(metric or ()),
-        mode=mode,
-    )
     if out is not None:
         write_plan(scenario, settings, out)
     else:
@@ -234,51 +116,26 @@ def list_command() -> None:
 
 
 @experiment_app.command()
+@takes(
+    Settings,
+    *("model", "judge", "corrector", "people", "profile", "seed", "scale", "mode"),
+    *("concurrency", "tokens", "calls", "usd", "ray", "store", "ledger"),
+)
 def table1(
+    settings: Settings,
     experiments: Annotated[
         str, typer.Option(help="Some of 1, 2.1, 2.2 and 3, with commas between them; by default all.")
     ] = "",
-    model: Model = None,
-    judge: Judge = None,
-    corrector: Corrector = None,
-    people: People = None,
-    profile: ProfileOption = "paper",
-    seed: Seed = 42,
-    scale: Scale = 1.0,
-    concurrency: Concurrency = None,
-    tokens: Tokens = None,
-    calls: Calls = None,
-    usd: Usd = None,
-    mode: Mode = "llm",
     resume: Annotated[
         str | None,
         typer.Option(metavar="TABLE", help="Go on with a table that was stopped or killed, or last."),
     ] = None,
-    ray: Ray = None,
-    store: Store = None,
-    ledger: KeptIn = None,
     format: Format = "table",
-) -> None:
+) -> int:
     """Run the experiments of Table 1 with models of your own, and compare directions with the paper."""
-    from arbiter.cli._experimenting import Places, Settings
     from arbiter.cli._replicating import replicate
 
-    settings = Settings(
-        model=model,
-        judge=judge,
-        corrector=corrector,
-        people=people,
-        profile=profile,
-        seed=seed,
-        scale=scale,
-        mode=mode,
-        concurrency=concurrency,
-        tokens=tokens,
-        calls=calls,
-        usd=usd,
-    )
-    places = Places(resume=resume, ray=ray, store=store, ledger=ledger)
-    raise typer.Exit(replicate(experiments.split(","), settings, places, format))
+    return replicate(experiments.split(","), settings, resume, format)
 
 
 @experiment_app.command()

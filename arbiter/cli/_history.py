@@ -15,6 +15,7 @@ from arbiter.history import HistoryItem
 from arbiter.history._rendering import duration_text, moment_text
 
 if TYPE_CHECKING:
+    from arbiter.cli._app_options import HistoryOptions
     from arbiter.ledger import Ledger, StoredItem
 
 NOTHING = "nothing is recorded yet"
@@ -30,11 +31,11 @@ _OUTCOMES = {"paused": "waits for a human", None: "has no end"}
 _DECIDED = {"deny": "denied", "ask": "asked", "allow": "allowed"}
 
 
-def show_history(
-    where: str, thread: str | None, *, run: int | None, follow: bool, format: str, **wanted: Any
-) -> int:
+def show_history(options: HistoryOptions) -> None:
     """Print a table of threads, or the history of one; with a filter, or of one thread in a time, a table of items."""
-    screen = Screen(format)
+    where, thread, run, follow = options.ledger, options.thread, options.run, options.follow
+    screen = Screen(options.format)
+    wanted = {name: getattr(options, name) for name in (*_FILTERS, *_TIMES, "after")}
     given = {name for name, value in wanted.items() if value is not None}
     filters = given.intersection(_FILTERS)
     finds_items = bool(filters or (thread is not None and given.intersection(_TIMES)))
@@ -46,7 +47,7 @@ def show_history(
         )
     if thread is not None and "after" in given and not finds_items:
         raise ConfigurationError("--after goes on with a page of threads or items; a thread is shown whole.")
-    if follow and (finds_items or run is not None or format == "json"):
+    if follow and (finds_items or run is not None or screen.format == "json"):
         raise ConfigurationError("--follow shows a whole thread, as a table or as jsonl.")
     with reader_may_leave(), opened(where) as ledger:
         ledger.threads(since=wanted["since"], until=wanted["until"])  # reports wrong times in any case
@@ -62,7 +63,6 @@ def show_history(
             _items(ledger, {"thread_id": thread, **wanted}, screen, where)
         else:
             _threads(ledger, wanted, screen, where)
-    return 0
 
 
 def _threads(ledger: Ledger, wanted: Mapping[str, Any], screen: Screen, where: str) -> None:

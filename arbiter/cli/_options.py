@@ -10,11 +10,14 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING, fields
 from datetime import datetime
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_origin, get_type_hints
 
 import typer
 from rich import box
@@ -50,6 +53,40 @@ AfterOption = Annotated[
     str | None,
     typer.Option("--after", metavar="CURSOR", help="The page after the one that named this cursor."),
 ]
+
+
+def takes(options: type[Any], *names: str) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
+    """Makes a command of a function whose first parameter is an object of the dataclass `options`. Its annotated fields
+    (of some names; all by default) are arguments and options of the command, of which a `Sequence` may be repeated.
+    The function returns the exit code, None for 0.
+    """
+    annotated: Any = Annotated
+    hints: dict[str, Any] = get_type_hints(options, include_extras=True)
+    taken: list[Parameter] = []
+    several: list[str] = []
+    for each in fields(options):
+        hint, default = hints[each.name], Parameter.empty if each.default is MISSING else each.default
+        if get_origin(hint) is not Annotated or each.name not in (names or hints):
+            continue
+        if get_origin(hint.__origin__) is Sequence:
+            several.append(each.name)
+            hint, default = annotated[(list[str] | None, *hint.__metadata__)], None
+        taken.append(Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
+
+    def command_of(function: Callable[..., int | None]) -> Callable[..., None]:
+        _, *parameters = signature(function, eval_str=True).parameters.values()
+        others = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters]
+
+        @wraps(function)
+        def command(**given: Any) -> None:
+            own = {each.name: given.pop(each.name) for each in others}
+            given |= {name: tuple(given[name] or ()) for name in several}
+            raise typer.Exit(function(options(**given), **own) or 0)
+
+        cast(Any, command).__signature__ = Signature([*taken, *others])
+        return command
+
+    return command_of
 
 
 def check_format(format: str, formats: Collection[str] = FORMATS) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arbiter._objects import import_from_here
 from arbiter.cli._options import Screen, opened, option_of
@@ -14,72 +13,47 @@ from arbiter.cli._streams import reader_may_leave
 from arbiter.errors import ArbiterError, ConfigurationError, describe, nearest
 
 if TYPE_CHECKING:
+    from arbiter.cli._app_options import ReplayOptions
     from arbiter.ledger import ReplayReport
 
 OUTCOMES = ("looser", "stricter", "elsewhere", "unknown")
 
 
-def replay_runs(
-    where: str,
-    constitution: str | None,
-    threads: Collection[str],
-    *,
-    since: str | None,
-    until: str | None,
-    file: str | None,
-    allow: tuple[str, ...],
-    fail_on: str,
-    all: bool,
-    format: str,
-) -> int:
+def replay_runs(options: ReplayOptions) -> int:
     """Print the report. Returns 1 if there are decisions of an outcome in `fail_on`."""
-    screen = Screen(format)
-    failing = _outcomes(fail_on)
-    if constitution is None:
+    screen = Screen(options.format)
+    failing = _outcomes(options.fail_on)
+    if options.constitution is None:
         raise ConfigurationError("replay needs the constitution that is to decide: arbiter replay -c DIR")
-    if file is not None and option_of(where):
+    if options.file is not None and option_of(options.ledger):
         raise ConfigurationError("--from reads a file in place of a ledger. Leave out --ledger, or --from.")
     import_from_here()
-    report = _report(where, constitution, threads, since=since, until=until, file=file, allow=allow)
+    report = _report(options, options.constitution)
     with reader_may_leave():
-        if format == "json":
+        if screen.format == "json":
             sys.stdout.write(report.to_json())
-        elif format == "jsonl":
+        elif screen.format == "jsonl":
             sys.stdout.writelines(json.dumps(each) + "\n" for each in report.to_dicts())
         else:
-            report.pprint(screen.console, all=all)
+            report.pprint(screen.console, all=options.all)
     return 1 if any(getattr(report.summary, outcome) for outcome in failing) else 0
 
 
-def _report(
-    where: str,
-    constitution: str,
-    threads: Collection[str],
-    *,
-    since: str | None,
-    until: str | None,
-    file: str | None,
-    allow: tuple[str, ...],
-) -> ReplayReport:
-    chosen = threads or None
+def _report(options: ReplayOptions, constitution: str) -> ReplayReport:
+    since, until, file = options.since, options.until, options.file
+    asked: dict[str, Any] = {"threads": options.threads or None, "allow": options.allow}
     if file is None:
-        with opened(where) as ledger:
-            return ledger.replay(constitution, threads=chosen, since=since, until=until, allow=allow)
+        with opened(options.ledger) as ledger:
+            return ledger.replay(constitution, since=since, until=until, **asked)
     from arbiter.ledger._database import CHANGED
     from arbiter.ledger._exporting import read_records
     from arbiter.ledger._queries import time_from
     from arbiter.ledger.replaying._replay import replay
 
     now = time.time()
+    begin, end = time_from("since", since, now), time_from("until", until, now)
     try:
-        return replay(
-            read_records(file),
-            constitution,
-            threads=chosen,
-            since=time_from("since", since, now),
-            until=time_from("until", until, now),
-            allow=allow,
-        )
+        return replay(read_records(file), constitution, since=begin, until=end, **asked)
     except ArbiterError:
         raise
     except CHANGED as error:

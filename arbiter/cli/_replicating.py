@@ -17,7 +17,8 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from arbiter.cli._experimenting import FORMATS, Places, Settings, err, exit_code, prepared, recording
+from arbiter.cli._experiment_options import Settings
+from arbiter.cli._experimenting import FORMATS, check, err, exit_code, prepared, recording, with_models
 from arbiter.cli._options import check_format
 from arbiter.cli._progress import Progress
 from arbiter.cli._streams import stdout_for_results
@@ -81,16 +82,17 @@ class _Table:
         write_whole(self.file, json.dumps({"format": _FORMAT, "runs": self.runs}, indent=2) + "\n")
 
 
-def replicate(experiments: Sequence[str], settings: Settings, places: Places, format: str) -> int:
+def replicate(experiments: Sequence[str], settings: Settings, resume: str | None, format: str) -> int:
     """Run experiments of Table 1, and print them beside the paper's. Returns the exit code."""
+    check(settings)
     check_format(format, FORMATS)
     if settings.mode != "llm":
         raise ConfigurationError(
             f"--mode {settings.mode}: templates are not scored, so there is nothing to compare with the paper."
         )
     with stdout_for_results():
-        table = _table(experiments, places.resume)
-        results = _results(table, settings, places)
+        table = _table(experiments, resume)
+        results = _results(table, settings)
     replication = replicated(results)
     if format == "json":
         typer.echo(json.dumps(replication.to_dict(), ensure_ascii=False, allow_nan=False))
@@ -114,13 +116,13 @@ def _table(experiments: Sequence[str], resume: str | None) -> _Table:
     return table
 
 
-def _results(table: _Table, settings: Settings, places: Places) -> list[ExperimentResult]:
+def _results(table: _Table, settings: Settings) -> list[ExperimentResult]:
     """The results of the experiments, until one is stopped."""
     results: list[ExperimentResult] = []
     progress = Progress()
-    with recording(places) as kept:
+    with recording(settings) as kept:
         # All are checked before the first one runs.
-        ready = {id: _ready(id, run, settings, places, kept, progress) for id, run in table.runs.items()}
+        ready = {id: _ready(id, run, settings, kept, progress) for id, run in table.runs.items()}
         for id, found in ready.items():
             if isinstance(found, Run):
                 table.began(id, found.session.run_id)
@@ -134,13 +136,13 @@ def _results(table: _Table, settings: Settings, places: Places) -> list[Experime
 
 
 def _ready(
-    id: str, run_id: str, settings: Settings, places: Places, kept: Mapping[str, Any], progress: Progress
+    id: str, run_id: str, settings: Settings, kept: Mapping[str, Any], progress: Progress
 ) -> Run | ExperimentResult:
     """The run of an experiment, new or to go on; its result if it is finished."""
-    experiment = replace(settings.experiment(id), **kept)
+    experiment = replace(with_models(id, settings), **kept)
 
     def on(run: str | None) -> Run:
-        return prepared(id, settings, experiment, replace(places, resume=run), progress)
+        return prepared(id, replace(settings, resume=run), experiment, progress)
 
     if not (FOLDER / run_id / "run.json").is_file():  # "", or killed before it had a journal
         return on(None)

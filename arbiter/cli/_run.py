@@ -13,7 +13,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 from langchain_core.runnables import RunnableConfig
@@ -32,43 +32,36 @@ from arbiter.cli._options import check_format, opened, option_of
 from arbiter.cli._streams import reader_may_leave, sentence
 from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
 
+if TYPE_CHECKING:
+    from arbiter.cli._app_options import RunOptions
+
 FORMATS = ("text", "json")
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 
-def run_graph(
-    where: str,
-    input: str,
-    constitution: str | None,
-    allow: tuple[str, ...],
-    thread: str | None,
-    resume: str | None,
-    format: str,
-    ledger: str | None,
-) -> int:
+def run_graph(options: RunOptions) -> int:
     """Run the graph and print history and output. With the format "json", stdout gets only the output.
-
-    With `ledger`, the run is recorded there.
 
     Returns 0, or 1 if the graph failed, 3 if a policy denied, 4 if it waits for a human.
     """
-    check_format(format, FORMATS)
-    talk = out if format == "text" else err  # the console for everything but the output
+    check_format(options.format, FORMATS)
+    talk = out if options.format == "text" else err  # the console for everything but the output
+    where, resume, ledger = options.graph, options.resume, options.ledger
     graph: Any = load_graph(where)
-    given: Any = _json(input, "--input") if resume is None else Command(resume=_answer(resume))
+    given: Any = _json(options.input, "--input") if resume is None else Command(resume=_answer(resume))
     arbiter_os = ArbiterOS()
-    if constitution is not None:
-        arbiter_os.load_constitution(constitution, allow=allow)
+    if options.constitution is not None:
+        arbiter_os.load_constitution(options.constitution, allow=options.allow)
     governed: Any = arbiter_os.govern(graph)
     if governed.checkpointer in (None, False):
-        if resume is not None or (thread is not None and ledger is None):
+        if resume is not None or (options.thread is not None and ledger is None):
             raise ConfigurationError(
                 f"{where} has no checkpointer, so no thread is kept; "
                 "compile it with one for --thread and --resume, or record the thread with --ledger."
             )
         governed.checkpointer = pausing_saver()  # so that it can pause and ask on this terminal
-    thread = thread or f"run-{uuid.uuid4().hex[:8]}"
+    thread = options.thread or f"run-{uuid.uuid4().hex[:8]}"
     if resume is not None and not _waits(governed, _config(thread)):
         raise ConfigurationError(
             f"--resume: the thread {thread!r} waits for no answer. Name one that does with --thread, or give "

@@ -6,7 +6,6 @@ import errno
 import getpass
 import socket
 import webbrowser
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from arbiter.cli._options import Screen, opened
 from arbiter.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from arbiter.cli._app_options import ViewOptions
     from arbiter.ledger import Ledger
 
 _TRIED = 50
@@ -25,22 +25,10 @@ _STOP = 3
 """Seconds that requests may take to end after Ctrl+C."""
 
 
-def view_ledger(
-    where: str,
-    *,
-    host: str,
-    port: int,
-    tokens: str | None,
-    name: str | None,
-    graphs: Sequence[str],
-    constitution: str | None,
-    allow: tuple[str, ...],
-    reports: str | None,
-    open: bool,
-) -> int:
+def view_ledger(options: ViewOptions) -> None:
     """Serve the viewer until Ctrl+C.
 
-    With `graphs`, they are governed by the constitution and their questions can be answered.
+    Its graphs are governed by the constitution, and their questions can be answered.
     """
     try:
         import uvicorn
@@ -50,35 +38,41 @@ def view_ledger(
     except ImportError as error:
         missing = "the viewer needs starlette, uvicorn and jinja2: pip install 'arbiteros[web]'"
         raise ConfigurationError(missing if "uvicorn" in str(error) else str(error)) from error
-    screen = Screen("table")
-    if tokens is not None and name is not None:
+    screen, host, constitution, allow = Screen("table"), options.host, options.constitution, options.allow
+    if options.tokens is not None and options.name is not None:
         raise ConfigurationError(
             "--as is for a single user; the names of several are in the file of --tokens."
         )
-    if tokens is None and not is_loopback(host):
+    if options.tokens is None and not is_loopback(host):
         raise ConfigurationError(
             f"--host {host} lets others reach the viewer: name them in a file and give it with --tokens."
         )
     if constitution is not None:  # its mistakes are reported here, and not when somebody asks for a replay
         import_from_here()
         load_constitution(constitution, allow=allow, models=StandIns())
-    known, token = Tokens.fresh(name or _user()) if tokens is None else (Tokens.read(tokens), None)
+    token = None
+    if options.tokens is not None:
+        known = Tokens.read(options.tokens)
+    else:
+        known, token = Tokens.fresh(options.name or _user())
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: Any) -> None:
             app.state.feed.close()  # open pages would keep their streams for ever
             super().handle_exit(sig, frame)
 
-    with opened(where) as ledger, _bound(host, port) as listening:
-        named = _graphs(graphs, ledger, constitution, allow)
+    with opened(options.ledger) as ledger, _bound(host, options.port) as listening:
+        named = _graphs(options, ledger)
         port = int(listening.getsockname()[1])
         auth = TokenAccess(known, host=host, port=port)
-        app = viewer(ledger, named, auth=auth, constitution=constitution, allow=allow, reports=reports)
+        app = viewer(
+            ledger, named, auth=auth, constitution=constitution, allow=allow, reports=options.reports
+        )
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={token or 'TOKEN'}"
         screen.say(f"{address}   {_HOW if token is None else _KEY}")
         if not is_loopback(host):
             screen.say(_WARNING)
-        if open and token is not None:
+        if options.open and token is not None:
             webbrowser.open(address)
         server = Server(
             uvicorn.Config(
@@ -91,7 +85,6 @@ def view_ledger(
         )
         with suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
-    return 0
 
 
 _KEY = "this address is the key to it; stop with Ctrl+C"
@@ -109,13 +102,16 @@ def _user() -> str:
         return "viewer"
 
 
-def _graphs(
-    graphs: Sequence[str], ledger: Ledger, constitution: str | None, allow: tuple[str, ...]
-) -> dict[str, Any]:
+def _graphs(options: ViewOptions, ledger: Ledger) -> dict[str, Any]:
     """The graphs by their names, as they are governed here."""
     named: dict[str, Any] = {}
-    for given in graphs:
-        name, graph = _graph(given, ledger, constitution, allow)
+    for given in options.graphs:
+        name, equals, place = given.partition("=")
+        if not equals or not name or not place:
+            raise ConfigurationError(
+                f"--graph is {given!r}; expected NAME=module:graph, as in pay=examples.payments.graph:graph"
+            )
+        graph = _governed(name, load_graph(place), options, ledger)
         if name in named:
             raise ConfigurationError(
                 f"--graph gives the name {name!r} twice; give each graph a name of its own."
@@ -124,23 +120,16 @@ def _graphs(
     return named
 
 
-def _graph(given: str, ledger: Ledger, constitution: str | None, allow: tuple[str, ...]) -> tuple[str, Any]:
-    """The name of a graph, and the graph as it is governed here."""
-    name, equals, place = given.partition("=")
-    if not equals or not name or not place:
-        raise ConfigurationError(
-            f"--graph is {given!r}; expected NAME=module:graph, as in pay=examples.payments.graph:graph"
-        )
-    graph = load_graph(place)
+def _governed(name: str, graph: Any, options: ViewOptions, ledger: Ledger) -> Any:
     if hasattr(graph, "_arbiter_checkpointed"):  # governed in code, with a ledger
-        return name, graph
-    if constitution is None:
+        return graph
+    if options.constitution is None:
         raise ConfigurationError(
             f"--graph {name} needs -c: the rules that asked have to read the answer, or the run would go on without it."
         )
     arbiter_os = ArbiterOS(ledger=ledger)
-    arbiter_os.load_constitution(constitution, allow=allow)
-    return name, arbiter_os.govern(graph)
+    arbiter_os.load_constitution(options.constitution, allow=options.allow)
+    return arbiter_os.govern(graph)
 
 
 def _bound(host: str, port: int) -> socket.socket:
