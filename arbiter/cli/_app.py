@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from arbiter._values.version import __version__
 from arbiter.cli._app_options import (
@@ -34,7 +33,7 @@ from arbiter.cli._options import (
     takes,
 )
 from arbiter.cli._store import store_app
-from arbiter.cli._streams import begin, end, sentence, warnings_as_sentences
+from arbiter.cli._streams import begin, end, tell, warnings_as_sentences
 from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
 
 app = typer.Typer(
@@ -43,7 +42,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def _tell_version(wanted: bool) -> None:
@@ -280,8 +278,8 @@ def main() -> None:
         end(done.code)
         raise
     except PolicyViolationError as error:
-        errors.print(sentence(str(error), "bold red"))
+        tell(str(error), "bold red")
         sys.exit(3)
     except (ArbiterError, OSError) as error:
-        errors.print(sentence(str(error)))
+        tell(str(error))
         sys.exit(2)

@@ -13,9 +13,9 @@ from rich.text import Text
 from arbiter._objects import import_from_here
 from arbiter.cli._eval_options import Options
 from arbiter.cli._evaluating import interrupted
-from arbiter.cli._progress import Progress, ends_in_good_order, err
+from arbiter.cli._progress import Progress, ends_in_good_order
 from arbiter.cli._runs import out
-from arbiter.cli._streams import stdout_for_results
+from arbiter.cli._streams import stdout_for_results, tell
 from arbiter.errors import ConfigurationError
 from arbiter.harness.agent_baselines import baseline_files
 from arbiter.harness.cases import Case
@@ -71,13 +71,10 @@ def _warn_of_the_best(report: Report) -> None:
         and row.mean > max(means)
     ]
     if best:
-        err.print(
-            Text(
-                f"{report.run_id} has the highest mean of the last {len(others) + 1} runs for {', '.join(best)}: "
-                "a lucky baseline makes later runs fail. Measure anew: arbiter eval baseline SUITE",
-                "yellow",
-            ),
-            soft_wrap=True,
+        tell(
+            f"{report.run_id} has the highest mean of the last {len(others) + 1} runs for {', '.join(best)}: a lucky "
+            "baseline makes later runs fail. Measure anew: arbiter eval baseline SUITE",
+            "yellow",
         )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from arbiter.cli._progress import err
 from arbiter.cli._runs import gated, summaries
+from arbiter.cli._streams import tell
 from arbiter.errors import ConfigurationError
 from arbiter.harness.journal import FOLDER, run_folder
 from arbiter.harness.reports.github import OF_SUMMARY, PullRequest, render
@@ -36,7 +36,7 @@ def write_comment(
         print(text)
         return
     url = pull_request.upsert(text)
-    err.print(f"wrote the comment {url}", markup=False, soft_wrap=True)
+    tell(f"wrote the comment {url}")
 
 
 def _newest() -> list[Path]:

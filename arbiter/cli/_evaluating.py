@@ -15,9 +15,9 @@ from rich.text import Text
 from arbiter._objects import import_from_here
 from arbiter.cli._eval_options import Options
 from arbiter.cli._options import check_format, check_place
-from arbiter.cli._progress import Progress, ends_in_good_order, err
+from arbiter.cli._progress import Progress, ends_in_good_order
 from arbiter.cli._runs import FORMATS, out, print_report
-from arbiter.cli._streams import each_warning_once, stdout_for_results, wait_for_no_thread
+from arbiter.cli._streams import each_warning_once, stdout_for_results, tell, wait_for_no_thread
 from arbiter.errors import ConfigurationError, PackError, nearest, with_article
 from arbiter.harness.agents import Agents
 from arbiter.harness.cases import Selection
@@ -242,7 +242,7 @@ def interrupted(report: Report, file: str, options: Options, then: Sequence[str]
     resumed = () if options.mode == "record" else ("--resume", report.run_id)
     commands = [[*_arguments([file], options), *resumed], *([then] if then else [])]
     how = "; ".join(f"arbiter eval {shlex.join(command)}" for command in commands)
-    err.print(Text(f"interrupted after {len(report.results)} runs. Go on: {how}", "yellow"), soft_wrap=True)
+    tell(f"interrupted after {len(report.results)} runs. Go on: {how}", "yellow")
     return 130
 
 
@@ -275,7 +275,7 @@ def lint_suites(suites: Sequence[str], allow: Sequence[str]) -> int:
                 suite = load_suite(file, allow=allow)
                 notes = suite.lint()
         except ConfigurationError as error:
-            err.print(Text(_of_suite(file, error)), soft_wrap=True)
+            tell(_of_suite(file, error))
             failed = True
             continue
         for note in notes:

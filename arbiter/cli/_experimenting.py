@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from arbiter._objects import import_from_here
 from arbiter.cli._experiment_options import Settings
@@ -21,7 +19,7 @@ from arbiter.cli._options import Screen, check_format, check_place, model_given,
 from arbiter.cli._progress import Progress, ends_in_good_order
 from arbiter.cli._runs import summaries
 from arbiter.cli._store import opened_store
-from arbiter.cli._streams import stdout_for_results
+from arbiter.cli._streams import stdout_for_results, tell
 from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.experiments import SCENARIOS, AgentFactory, Experiment, ExperimentResult, verify_table1
 from arbiter.experiments.plans import COLUMNS, ExperimentPlan
@@ -33,7 +31,6 @@ from arbiter.harness.runs import Run
 from arbiter.personas import Persona
 
 FORMATS = ("table", "json")
-err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def check(settings: Settings) -> None:
@@ -96,7 +93,7 @@ def run_experiment(scenario: str, settings: Settings, format: str) -> int:
     _print(result, format)
     if result.stopped == "interrupted":
         how = f"arbiter experiment run {result.plan.scenario} ... --resume {result.run_id}"
-        err.print(Text(f"interrupted. Go on, with the same options: {how}", "yellow"))
+        tell(f"interrupted. Go on, with the same options: {how}", "yellow")
     return exit_code(result)
 
 

@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from arbiter._objects import load_object
-from arbiter.cli._streams import sentence
+from arbiter.cli._streams import sentence, tell
 from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, nearest
 from arbiter.history._text import Ink
 
@@ -210,8 +210,10 @@ class Screen:
 
     def say(self, text: str) -> None:
         """A sentence below a table. Beside JSON it goes to stderr, so that stdout stays JSON."""
-        console = self.console if self.format == "table" else Console(stderr=True, highlight=False)
-        console.print(sentence(text), soft_wrap=True)
+        if self.format == "table":
+            self.console.print(sentence(text), soft_wrap=True)
+        else:
+            tell(text)
 
     def data(self, rows: Sequence[Any] | Mapping[str, Any] | None) -> None:
         """Rows as a JSON list, or as one object a line; a single object, or None, as it is."""

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.text import Text
 
 from arbiter.cli._experiment_options import Settings
-from arbiter.cli._experimenting import FORMATS, check, err, exit_code, prepared, recording, with_models
+from arbiter.cli._experimenting import FORMATS, check, exit_code, prepared, recording, with_models
 from arbiter.cli._options import check_format
 from arbiter.cli._progress import Progress
-from arbiter.cli._streams import stdout_for_results
+from arbiter.cli._streams import stdout_for_results, tell
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.experiments import ExperimentResult
 from arbiter.experiments.replicating import replicated, scenarios_named
@@ -100,7 +99,7 @@ def replicate(experiments: Sequence[str], settings: Settings, resume: str | None
         typer.echo(replication.text())
     if len(results) < len(table.runs) or results[-1].stopped is not None:
         how = f"arbiter experiment table1 ... --resume {table.id}"
-        err.print(Text(f"the table is not complete. Go on, with the same options: {how}", "yellow"))
+        tell(f"the table is not complete. Go on, with the same options: {how}", "yellow")
     return max(map(exit_code, results))
 
 

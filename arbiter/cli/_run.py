@@ -29,7 +29,7 @@ from arbiter._weaving.govern import has_async_nodes
 from arbiter._weaving.pausing import pausing_saver
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli._options import check_format, opened, option_of
-from arbiter.cli._streams import reader_may_leave, sentence
+from arbiter.cli._streams import reader_may_leave, sentence, tell
 from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def run_graph(options: RunOptions) -> int:
         code = _run_thread(arbiter_os, governed, given, thread, talk)
         if kept is not None and kept.flush(60):
             named = f"{shlex.quote(thread)}{option_of(ledger or '')}"
-            err.print(sentence(f"recorded: arbiter history {named}"), soft_wrap=True)
+            tell(f"recorded: arbiter history {named}")
     return code
 
 
@@ -95,12 +95,12 @@ def _run_thread(arbiter_os: ArbiterOS, governed: Any, given: Any, thread: str, t
         talk.print()
         code = 4
     except PolicyViolationError as error:
-        err.print(sentence(str(error), "bold red"), soft_wrap=True)
+        tell(str(error), "bold red")
         code = 3
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a user's node may raise anything, and may call sys.exit
-        err.print(sentence(_failure(error, arbiter_os), "bold red"), soft_wrap=True)
+        tell(_failure(error, arbiter_os), "bold red")
         code = 1
     arbiter_os.drain(60)
     with reader_may_leave():
@@ -112,7 +112,7 @@ def _run_thread(arbiter_os: ArbiterOS, governed: Any, given: Any, thread: str, t
             if isinstance(governed.checkpointer, InMemorySaver)
             else f" Go on with --thread {shlex.quote(thread)} --resume."
         )
-        err.print(sentence(f"waits for a human: {asked}.{how}", "bold yellow"), soft_wrap=True)
+        tell(f"waits for a human: {asked}.{how}", "bold yellow")
     if code == 0 and output is not None:
         with reader_may_leave():
             out.print_json(_json_of(output))
@@ -235,4 +235,4 @@ def _ask(question: Any, talk: Console) -> Any:
         try:
             return _answer(said)
         except ConfigurationError as error:
-            err.print(sentence(str(error)), soft_wrap=True)
+            tell(str(error))

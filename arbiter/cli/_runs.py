@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from arbiter.cli._options import Screen, check_format, check_place
-from arbiter.cli._progress import err
-from arbiter.cli._streams import reader_may_leave
+from arbiter.cli._streams import reader_may_leave, tell
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.journal import FOLDER, Summary, run_folder, runs_in, runs_of, summary_of
@@ -113,7 +112,7 @@ def summaries(folder: Path) -> Iterator[tuple[str, Summary]]:
             with explained(run):
                 found = summary_of(run)
         except ConfigurationError as error:
-            err.print(Text(visible(str(error)), "yellow"), soft_wrap=True)
+            tell(str(error), "yellow")
         else:
             yield run.name, found
 
@@ -134,7 +133,7 @@ def gate_run(
         print_report(report, format)
     if report.baseline is None and report.gate.baseline is None:
         said = "the run names no baseline, so it was compared with none. Name one: --baseline FILE"
-        err.print(Text(said, "yellow"), soft_wrap=True)
+        tell(said, "yellow")
     return report.comparison.exit_code
 
 
@@ -203,7 +202,7 @@ def _print_plan(report: Report, drop: float | None, row: str | None) -> None:
     if len(refused) == len(names):
         raise ConfigurationError("\n".join(refused))
     for problem in refused:
-        err.print(Text(visible(problem)), soft_wrap=True)
+        tell(problem)
 
 
 def check_row(row: str, report: Report) -> None:

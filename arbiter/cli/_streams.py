@@ -44,6 +44,11 @@ def sentence(text: str, style: str = "") -> Text:
     return Text("\n".join(map(visible, text.split("\n"))), style)
 
 
+def tell(text: str, style: str = "") -> None:
+    """Print a `sentence` on standard error."""
+    Console(stderr=True, highlight=False).print(sentence(text, style), soft_wrap=True)
+
+
 def begin() -> None:
     """A command begins: threads of an earlier one in this process are not its own."""
     _stuck.clear()
@@ -97,8 +102,7 @@ def warnings_as_sentences() -> Generator[None]:
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, ArbiterWarning):
-                console = Console(stderr=True, highlight=False)
-                console.print(sentence(f"warning: {message}", "yellow"), soft_wrap=True)
+                tell(f"warning: {message}", "yellow")
             else:
                 others(message, category, *where, **more)
 
