@@ -23,9 +23,6 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 3
-"""The number of the newest schema that this code knows."""
-
 metadata = MetaData()
 _Id = BigInteger().with_variant(Integer(), "sqlite")
 
