@@ -158,6 +158,14 @@ class _Query:
         return " AND ".join(self.where) or "1 = 1"
 
 
+def _page(query: _Query, residual: _Query, order: str) -> tuple[str, list[Any]]:
+    """The statement of a page. Contents are read only of those that fit: it may have to look at many others."""
+    return (
+        f"SELECT e.id, CASE WHEN {residual.conditions} THEN 1 ELSE 0 END FROM entries e "
+        f"WHERE {query.conditions} ORDER BY {order} LIMIT {READ}"
+    ), [*residual.values, *query.values]
+
+
 def _execution_in(row: Row, thread_id: str | None, ref: str) -> dict[str, Any]:
     """The execution that an entry describes."""
     body, _ = row.parsed()
@@ -351,12 +359,7 @@ class Queries:
                 "AND n.id > e.id AND n.id <= ? AND n.kind IN ('item', 'recovered'))",
                 upto,
             )
-        # Contents are read only of those that fit: a page may have to look at many others.
-        statement = (
-            f"SELECT e.id, CASE WHEN {residual.conditions} THEN 1 ELSE 0 END FROM entries e "
-            f"WHERE {query.conditions} ORDER BY {order} LIMIT {READ}"
-        )
-        return statement, [*residual.values, *query.values]
+        return _page(query, residual, order)
 
     def _few(self, wanted: Filter) -> _Query | None:
         """The condition that an entry is of the subject or evaluator that is wanted, if few are."""
@@ -437,10 +440,7 @@ class Queries:
         query, residual = _Query(self.mark), _Query(self.mark)
         order = self._add_place(query, residual, wanted, after, upto)
         residual.add("e.kind = 'execution'")
-        return (
-            f"SELECT e.id, CASE WHEN {residual.conditions} THEN 1 ELSE 0 END FROM entries e "
-            f"WHERE {query.conditions} ORDER BY {order} LIMIT {READ}"
-        ), [*residual.values, *query.values]
+        return _page(query, residual, order)
 
     def _driving(self, wanted: Filter) -> str | None:
         """The column whose index the page walks."""
