@@ -23,7 +23,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from arbiter.errors import ConfigurationError
 from arbiter.harness.comparisons import two
-from arbiter.harness.identity import Identity, JudgeIdentity, Measurement
+from arbiter.harness.identity import Identity, Measurement
 from arbiter.harness.rows import Row
 from arbiter.harness.scores import plain_scale, scale_from
 from arbiter.harness.writing import write_whole
@@ -125,7 +125,7 @@ class Baseline:
         if not file.rows and not file.dimensions:
             raise BaselineError(path, "rows: has no rows, so nothing could be compared. Measure it anew.")
         rows = {name: row.row(name, file.missing.get(name, {})) for name, row in file.rows.items()}
-        identity = file.identity.identity()
+        identity = Identity.of(file.identity.model_dump())
         problems = [problem for row in file.rows.items() for problem in _edited(*row, rows[row[0]])]
         if problems := [*problems, *_foreign(rows, identity)]:
             raise BaselineError(path, *problems)
@@ -265,11 +265,6 @@ class _Identity(BaseModel):
     seed: int = 42
     arbiter: str = ""
     python: str = ""
-
-    def identity(self) -> Identity:
-        data = self.model_dump()
-        data["judges"] = {name: JudgeIdentity.of(judge) for name, judge in data["judges"].items()}
-        return Identity(**data)
 
 
 class _File(_Model):
