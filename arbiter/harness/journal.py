@@ -78,20 +78,17 @@ def answer_to_dict(done: CaseRun, output: Any, thread_id: str) -> dict[str, Any]
         line["output"] = output
     if not _is_same(output, done.output):
         line["exact"] = False
-    if done.error:
-        line["error"] = done.error
-    if done.error_types:
-        line["error_types"] = done.error_types
-    if done.policies:
-        line["policies"] = done.policies
-    if done.visits:
-        line["trajectory"] = done.visits
-    if done.usage:
-        line["usage"] = dict(done.usage)
+    others = {
+        "error": done.error,
+        "error_types": done.error_types,
+        "policies": done.policies,
+        "trajectory": done.visits,
+        "usage": dict(done.usage),
+    }
+    line |= {name: part for name, part in others.items() if part}
     if done.usd != 0.0:
         line["usd"] = done.usd
-    line["seconds"], line["thread_id"] = done.duration, thread_id
-    return line
+    return {**line, "seconds": done.duration, "thread_id": thread_id}
 
 
 def _is_same(written: Any, output: Any) -> bool:
