@@ -5,20 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from arbiter.harness.reports import texts
 from arbiter.harness.reports.report import Report, why_failed
-from arbiter.harness.reports.texts import (
-    NUMBERS,
-    cells,
-    decision,
-    failed,
-    head,
-    labels,
-    not_judged,
-    remarks,
-    spending,
-    titles,
-    worst,
-)
 from arbiter.models import visible
 
 MOST_CASES = 200
@@ -30,16 +18,17 @@ _REFERENCE = re.compile(r"@|#(?=\d)|\bGH-(?=\d)", re.IGNORECASE)
 
 def render(report: Report) -> str:
     """Markdown with one table of rows. Texts of models and users are escaped, so they format nothing."""
-    lines = [f"### {escaped(report.suite)}", "", escaped(" · ".join(head(report))), ""]
-    shown = titles(report)
-    lines += [table_row(shown), table_row(["---:" if title in NUMBERS else "---" for title in shown])]
-    lines += [table_row(map(escaped, cells(report, row))) for row in report.rows.values()]
-    lines += ["", *(f"- worst changes, {escaped(name)}: {escaped(of)}" for name, of in worst(report).items())]
-    lines += [f"- labels, {escaped(name)}: {escaped(of)}" for name, of in labels(report).items()]
-    lines += [*_failures(report), "", f"not judged: {escaped(not_judged(report))}"]
+    lines = [f"### {escaped(report.suite)}", "", escaped(" · ".join(texts.head(report))), ""]
+    shown = texts.titles(report)
+    lines += [table_row(shown), table_row(["---:" if title in texts.NUMBERS else "---" for title in shown])]
+    lines += [table_row(map(escaped, texts.cells(report, row))) for row in report.rows.values()]
+    lines.append("")
+    lines += [f"- worst changes, {escaped(name)}: {escaped(of)}" for name, of in texts.worst(report).items()]
+    lines += [f"- labels, {escaped(name)}: {escaped(of)}" for name, of in texts.labels(report).items()]
+    lines += [*_failures(report), "", f"not judged: {escaped(texts.not_judged(report))}"]
     if report.usage:
-        lines += ["", f"tokens: {escaped(spending(report))}"]
-    for line in (*decision(report), *remarks(report)):
+        lines += ["", f"tokens: {escaped(texts.spending(report))}"]
+    for line in (*texts.decision(report), *texts.remarks(report)):
         lines += ["", f"**{escaped(line)}**"]
     return "\n".join(lines) + "\n"
 
@@ -55,7 +44,7 @@ def table_row(shown: Iterable[str]) -> str:
 
 
 def _failures(report: Report) -> Iterator[str]:
-    results = failed(report)
+    results = texts.failed(report)
     for result in results[:MOST_CASES]:
         yield f"- ✗ {escaped(result.case_id)}: {escaped(why_failed(result))}"
     if len(results) > MOST_CASES:

@@ -10,22 +10,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from arbiter.harness.reports import texts
 from arbiter.harness.reports.report import Report, why_failed
-from arbiter.harness.reports.texts import (
-    INTERVAL,
-    NUMBERS,
-    cells,
-    counted,
-    decision,
-    failed,
-    head,
-    labels,
-    not_judged,
-    remarks,
-    spending,
-    titles,
-    worst,
-)
 from arbiter.models import visible
 
 MOST_CASES = 50
@@ -60,15 +46,15 @@ def _shown(line: Text, plain: bool) -> Text:
 
 
 def _head(report: Report) -> Text:
-    return Text.assemble((visible(report.suite), "bold"), "  ", visible(" · ".join(head(report))))
+    return Text.assemble((visible(report.suite), "bold"), "  ", visible(" · ".join(texts.head(report))))
 
 
 def _table(report: Report, plain: bool, width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    shown = titles(report)
-    left_out = shown.index(INTERVAL) if report.baseline is not None and width < 100 else None
+    shown = texts.titles(report)
+    left_out = shown.index(texts.INTERVAL) if report.baseline is not None and width < 100 else None
     for title in _without(shown, left_out):
-        justify: Any = "right" if title in NUMBERS else "left"
+        justify: Any = "right" if title in texts.NUMBERS else "left"
         table.add_column(
             title.translate(_ASCII) if plain else title,
             justify=justify,
@@ -77,7 +63,7 @@ def _table(report: Report, plain: bool, width: int) -> Table:
         )
     for row in report.rows.values():
         style = "" if report.baseline is None else _STYLES.get(report.comparison.rows[row.name].verdict, "")
-        found = _without(cells(report, row), left_out)
+        found = _without(texts.cells(report, row), left_out)
         table.add_row(*(_shown(Text(cell), plain) for cell in found), style=style)
     return table
 
@@ -97,20 +83,20 @@ _STYLES = {
 
 def _decision(report: Report) -> Iterator[Text]:
     style = "bold red" if report.comparison.failures else "yellow"
-    for line in decision(report):
+    for line in texts.decision(report):
         yield Text(line, style=style)
-    for note in remarks(report):
+    for note in texts.remarks(report):
         yield Text(visible(f"  {note}"))
 
 
 def _worst(report: Report) -> Iterator[Text]:
-    for name, changes in worst(report).items():
+    for name, changes in texts.worst(report).items():
         yield Text(visible(f" worst changes   {name}: {changes}"))
 
 
 def _failures(report: Report) -> Iterator[Text]:
     """The cases that failed, with the reasons."""
-    results = failed(report)
+    results = texts.failed(report)
     for result in results[:MOST_CASES]:
         yield Text.assemble(
             (" ✗ ", "red"),
@@ -124,13 +110,13 @@ def _failures(report: Report) -> Iterator[Text]:
 
 
 def _foot(report: Report) -> Iterator[Text]:
-    for name, counts in labels(report).items():
+    for name, counts in texts.labels(report).items():
         yield Text(visible(f" labels   {name}: {counts}"))
-    yield Text(visible(f" not judged   {not_judged(report)}"))
+    yield Text(visible(f" not judged   {texts.not_judged(report)}"))
     if report.usage:
-        yield Text(visible(f" tokens   {spending(report)}"))
+        yield Text(visible(f" tokens   {texts.spending(report)}"))
     if report.left_behind:
         yield Text(
-            f" {counted(report.left_behind, 'call')} of a sync function did not return and could not be stopped.",
+            f" {texts.counted(report.left_behind, 'call')} of a sync function did not return and could not be stopped.",
             style="yellow",
         )
