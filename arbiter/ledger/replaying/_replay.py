@@ -29,7 +29,6 @@ from arbiter.ledger._found import found
 from arbiter.ledger.replaying._report import (
     Outcome,
     ReplayDifference,
-    Replayed,
     ReplayReport,
     ReplaySummary,
     changes_of,
@@ -269,16 +268,14 @@ class _Results:
             follow=self._follow,
         )
         return ReplayReport(
-            Replayed(
-                recorded_rules=sorted(self._rules),
-                since=self._first,
-                until=self._last,
-                summary=summary,
-                differences=self._differences,
-                changes=changes_of(self._differences),
-                unknown=dict(sorted(self._unknown.items(), key=lambda pair: (-pair[1], pair[0]))),
-                **about,
-            )
+            recorded_rules=sorted(self._rules),
+            since=self._first,
+            until=self._last,
+            summary=summary,
+            differences=self._differences,
+            changes=changes_of(self._differences),
+            unknown=dict(sorted(self._unknown.items(), key=lambda pair: (-pair[1], pair[0]))),
+            **about,
         )
 
 

@@ -66,9 +66,11 @@ class ReplaySummary:
     follow: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """The parts of a report."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ReplayReport(Sequence[ReplayDifference]):
+    """The recorded decisions that another constitution would have made differently, in the order of the
+    threads and then of time. Unknown decisions are counted and are not among them.
+    """
 
     source: str
     rules: str
@@ -81,61 +83,28 @@ class Replayed:
     changes: Mapping[tuple[Outcome, str, str, str], int]
     """The number of differences by outcome, recorded kind, next kind and next target."""
     unknown: Mapping[str, int]
-    """The number of unknown decisions by reason."""
+    """The number of decisions that cannot be made from the ledger, by reason."""
     not_replayed: Mapping[str, int]
-    """By checker, the number of node runs into whose bodies it would have looked."""
+    """Checkers that look into the bodies of nodes, with the number of node runs that had one."""
     approximate: Sequence[str]
-    """The rules with accounts that other threads and processes used too."""
+    """Rules whose accounts other threads and processes used at the same time."""
     idle: Sequence[str]
-    """The rules that apply to none of the node runs."""
+    """Rules that apply to none of the recorded node runs."""
     models: bool
     """True if models were given, which may have been called."""
-
-
-class ReplayReport(Sequence[ReplayDifference]):
-    """The recorded decisions that another constitution would have made differently, in the order of the
-    threads and then of time. Unknown decisions are counted and are not among them.
-    """
-
-    def __init__(self, replayed: Replayed) -> None:
-        self._replayed = replayed
-
-    @property
-    def summary(self) -> ReplaySummary:
-        return self._replayed.summary
-
-    @property
-    def unknown(self) -> Mapping[str, int]:
-        """The number of decisions that cannot be made from the ledger, by reason."""
-        return self._replayed.unknown
-
-    @property
-    def not_replayed(self) -> Mapping[str, int]:
-        """Checkers that look into the bodies of nodes, with the number of node runs that had one."""
-        return self._replayed.not_replayed
-
-    @property
-    def approximate(self) -> Sequence[str]:
-        """Rules whose accounts other threads and processes used at the same time."""
-        return self._replayed.approximate
-
-    @property
-    def idle(self) -> Sequence[str]:
-        """Rules that apply to none of the recorded node runs."""
-        return self._replayed.idle
 
     @overload
     def __getitem__(self, index: int) -> ReplayDifference: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[ReplayDifference]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        return self._replayed.differences[index]
+        return self.differences[index]
 
     def __iter__(self) -> Iterator[ReplayDifference]:
-        return iter(self._replayed.differences)
+        return iter(self.differences)
 
     def __len__(self) -> int:
-        return len(self._replayed.differences)
+        return len(self.differences)
 
     def __bool__(self) -> bool:
         return True
@@ -146,24 +115,23 @@ class ReplayReport(Sequence[ReplayDifference]):
 
     def to_dict(self) -> dict[str, Any]:
         """The whole report as plain data, which fits `report.schema.json` beside this module."""
-        of = self._replayed
         return {
             "version": 1,
-            "source": of.source,
-            "rules": of.rules,
-            "recorded_rules": list(of.recorded_rules),
-            "since": _iso(of.since),
-            "until": _iso(of.until),
-            "summary": asdict(of.summary),
+            "source": self.source,
+            "rules": self.rules,
+            "recorded_rules": list(self.recorded_rules),
+            "since": _iso(self.since),
+            "until": _iso(self.until),
+            "summary": asdict(self.summary),
             "changes": [
                 {"outcome": outcome, "recorded": before, "next": after, "target": target, "count": count}
-                for (outcome, before, after, target), count in of.changes.items()
+                for (outcome, before, after, target), count in self.changes.items()
             ],
-            "unknown": [{"reason": reason, "count": count} for reason, count in of.unknown.items()],
+            "unknown": [{"reason": reason, "count": count} for reason, count in self.unknown.items()],
             "differences": self.to_dicts(),
-            "not_replayed": [{"rule": rule, "node_runs": count} for rule, count in of.not_replayed.items()],
-            "approximate": list(of.approximate),
-            "idle": list(of.idle),
+            "not_replayed": [{"rule": rule, "node_runs": count} for rule, count in self.not_replayed.items()],
+            "approximate": list(self.approximate),
+            "idle": list(self.idle),
         }
 
     def to_json(self) -> str:
@@ -198,8 +166,8 @@ class ReplayReport(Sequence[ReplayDifference]):
             say(line)
 
     def _counts(self) -> Iterator[str]:
-        found, of = self.summary, self._replayed
-        days = " to ".join(dict.fromkeys(_iso(at)[:10] for at in (of.since, of.until)))
+        found = self.summary
+        days = " to ".join(dict.fromkeys(_iso(at)[:10] for at in (self.since, self.until)))
         yield (
             f"{_number(found.threads, 'thread')}, {_number(found.node_runs, 'node run')}, "
             f"{_number(found.decisions, 'decision')} of {days}"
@@ -208,32 +176,31 @@ class ReplayReport(Sequence[ReplayDifference]):
         for outcome in ("stricter", "looser", "elsewhere"):
             changed = ", ".join(
                 f"{before} → {after}{f' {target}' if target else ''} {count:,}"
-                for (of_outcome, before, after, target), count in of.changes.items()
+                for (of_outcome, before, after, target), count in self.changes.items()
                 if of_outcome == outcome
             )
             yield f" {outcome:<18}{getattr(found, outcome):>9,}   {changed}".rstrip()
-        reasons = "; ".join(f"{reason}: {count:,}" for reason, count in of.unknown.items())
+        reasons = "; ".join(f"{reason}: {count:,}" for reason, count in self.unknown.items())
         yield f" {'unknown':<18}{found.unknown:>9,}   {reasons}".rstrip()
         if found.follow:
             some = "some of them would not have happened"
             yield f" of these node runs {found.follow:,} come after a decision that differs; {some}"
 
     def _remarks(self, left: int) -> Iterator[str]:
-        of = self._replayed
         ends: list[str] = []
         if left > 0:
             ends.append(f"{left:,} more: --all.")
-        recorded = ", ".join(f"{digest[:6]}…" for digest in of.recorded_rules) or "no constitution"
-        ends.append(f"Decided by the rules of {of.source} ({of.rules[:6]}…); recorded under {recorded}.")
-        ends.append("No node or tool was called." if of.models else "No node, tool or model was called.")
+        recorded = ", ".join(f"{digest[:6]}…" for digest in self.recorded_rules) or "no constitution"
+        ends.append(f"Decided by the rules of {self.source} ({self.rules[:6]}…); recorded under {recorded}.")
+        ends.append("No node or tool was called." if self.models else "No node, tool or model was called.")
         yield " ".join(ends)
-        for rule, count in of.not_replayed.items():
+        for rule, count in self.not_replayed.items():
             yield f"Not replayed: {rule!r} looks into the bodies of nodes; {_number(count, 'node run')} had one."
-        if of.approximate:
-            names = ", ".join(map(repr, of.approximate))
+        if self.approximate:
+            names = ", ".join(map(repr, self.approximate))
             yield f"Approximate: {names}. Other threads and processes used the same accounts."
-        if of.idle:
-            yield f"Applies to none of these node runs: {', '.join(map(repr, of.idle))}."
+        if self.idle:
+            yield f"Applies to none of these node runs: {', '.join(map(repr, self.idle))}."
 
     def __repr__(self) -> str:
         found = self.summary
