@@ -53,13 +53,15 @@ class Inside(BaseCallbackHandler):
 
     def __init__(self, handler: BaseCallbackHandler, context: Context, *, raise_error: bool) -> None:
         self._inside = handler, context
+        # Read here: of an object that is no handler, this fails before the node runs.
+        self.run_inline = handler.run_inline
         self.raise_error = raise_error
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("on_"):
             handler, context = self._inside
             return _inside(getattr(handler, name), context)
-        if name.startswith("ignore_") or name == "run_inline":
+        if name.startswith("ignore_"):
             return getattr(self._inside[0], name)
         return super().__getattribute__(name)
 

@@ -86,7 +86,7 @@ from arbiter._weaving.channel import (
     writes_in,
 )
 from arbiter._weaving.executions import info_of, tell_unknown
-from arbiter._weaving.lcel import LcelSteps
+from arbiter._weaving.lcel import LcelSteps, ambient_before
 from arbiter._weaving.runtimes import copy_once
 from arbiter._weaving.stores import ReadOnlyStore
 from arbiter._weaving.tools import HeldTools
@@ -574,12 +574,14 @@ class NodeAttempt(NodeRun):
         with watched(given, handlers) if handlers else nullcontext(given) as config:
             if buffered:
                 config = self._buffering(config)
+            before = ambient_before.set(ambient_before.get())  # a graph in the body sets its own
             token = var_child_runnable_config.set(config)
             try:
                 yield config
             finally:
                 try:
                     var_child_runnable_config.reset(token)
+                    ambient_before.reset(before)
                 except ValueError:  # an async generator may be closed in another context
                     pass
 

@@ -697,6 +697,31 @@ def test_no_exception_of_a_rule_under_audit_ends_the_run(stage: str, shadowed: b
             assert {status for _, status in statuses(arbiter_os)} == {"completed"}
 
 
+@MODES
+@pytest.mark.parametrize("shadowed", [False, True])
+def test_a_checker_under_audit_whose_handlers_are_none_leaves_the_run_alone(
+    shadowed: bool, mode: str
+) -> None:
+    """LangChain would ask the object for `run_inline` inside of the body."""
+
+    class Forgetful(PolicyChecker):
+        def check_before(self, history: History) -> bool:
+            return True
+
+        def handlers(self, history: History) -> Any:
+            return [None]
+
+    arbiter_os = ArbiterOS()
+    put(arbiter_os, Forgetful("forgetful"), shadowed)
+    app = arbiter_os.govern(chain(calls_a_tool))
+    assert run(app, GIVEN, mode=mode)["log"] == ["work"]
+    item = arbiter_os.history.item
+    if shadowed:
+        assert "no attribute" in item.errors["shadow forgetful"]
+    else:
+        assert item.check_policy_results["forgetful"].kind == "deny"
+
+
 def writes_everywhere() -> None:
     config: Any = get_config()
     conf = config["configurable"]

@@ -23,7 +23,15 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
-from arbiter import ArbiterOS, History, PolicyChecker, PolicyRouter, ThresholdEvaluator
+from arbiter import (
+    ArbiterOS,
+    Correction,
+    CorrectionGate,
+    History,
+    PolicyChecker,
+    PolicyRouter,
+    ThresholdEvaluator,
+)
 from arbiter._lifecycle.runs import current_run
 from tests.support import State, chain
 
@@ -356,3 +364,29 @@ def test_the_second_step_of_a_node_finds_the_config_of_the_function_that_calls_t
         return outer.add_edge(START, "outer").compile(store=InMemoryStore()).invoke({"log": []})["log"]
 
     assert log(graph) == log(ArbiterOS().govern(graph)) == ["InMemoryStore"]
+
+
+class Passing(Runnable[Any, Any]):
+    """A step that runs a graph and passes its input on, in the context of its caller."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        self.graph.invoke(input, config)
+        return input
+
+
+class Twice(CorrectionGate):
+    def review(self, history: History, draft: Any, attempt: int) -> Correction:
+        return Correction.commit() if attempt == 2 else Correction.retry("again")
+
+
+def test_the_second_step_of_a_second_draft_finds_the_same_config_around_it() -> None:
+    """The graph in the first step has a node of several steps too."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Twice("twice", target_nodes=["outer"]))
+    builder: Any = StateGraph(State)
+    builder.add_node("outer", Passing(arbiter_os.govern(in_two_steps())) | Stored())
+    app = arbiter_os.govern(builder.add_edge(START, "outer").compile(store=InMemoryStore()))
+    assert app.invoke({"log": []})["log"] == ["no store"]
