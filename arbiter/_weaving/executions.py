@@ -228,12 +228,12 @@ async def _astream(reporting: _Reporting, chunks: Any) -> AsyncIterator[Any]:
 
 def _first(chunks: Any) -> Any:
     """The first step of the stream. An event loop that ends does not close it beside the stream around it."""
-    hooks = sys.get_asyncgen_hooks()
-    sys.set_asyncgen_hooks(None, None)
+    noted = sys.get_asyncgen_hooks().firstiter
+    sys.set_asyncgen_hooks(firstiter=None)
     try:
         return anext(chunks, _END)
     finally:
-        sys.set_asyncgen_hooks(*hooks)
+        sys.set_asyncgen_hooks(firstiter=noted)
 
 
 _END: Any = object()

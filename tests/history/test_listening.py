@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gc
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -242,6 +243,25 @@ def test_a_stream_that_is_open_at_the_end_of_its_loop_is_closed(caplog: pytest.L
     asyncio.run(leave())
     assert diary.told[-1] == "execution closed"
     assert not caplog.records
+
+
+def test_a_stream_that_is_dropped_after_its_loop_was_closed_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the bare graph. `asyncio.run` closes streams before the loop, other callers may not."""
+    app = listened()[0].govern(chain(Spy("a"), Spy("b")))
+    kept: list[Any] = []
+    problems: list[Any] = []
+
+    async def leave() -> None:
+        kept.append(stream := app.astream({}))
+        await anext(stream)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(leave())
+    loop.close()
+    monkeypatch.setattr(sys, "unraisablehook", problems.append)
+    kept.clear()
+    gc.collect()
+    assert not problems
 
 
 @pytest.mark.parametrize("traced", ["", "ainvoke", "astream_events"])
