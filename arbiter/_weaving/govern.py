@@ -306,13 +306,14 @@ def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: R
 
     Its redirects must lead to nodes, and no node may get a second correction gate.
     """
-    if isinstance(contract, CorrectionGate):
-        gates = registry.registered(CorrectionGate)
-        is_known = any(gate is contract for gate in gates)
-        _check_gates(gates if is_known else (*gates, contract), graph, rule)
     if isinstance(contract, CorrectionGate | Advisor):
         nodes = [(full.rpartition(":")[2], instruction) for full, instruction in nodes_in(graph, rule)]
-        contract.governs({name for name, instruction in nodes if contract.applies_to(name, instruction)})
+        governed = [node for node in nodes if contract.applies_to(*node)]
+        if isinstance(contract, CorrectionGate):
+            gates = registry.registered(CorrectionGate)
+            is_known = any(gate is contract for gate in gates)
+            _check_gates(gates if is_known else (*gates, contract), governed)
+        contract.governs({name for name, _ in governed})
     if contract.mode == "off":
         return
     applying = [
@@ -368,11 +369,8 @@ def missing_evaluators(contract: Contract, modes: Mapping[str, str]) -> Iterator
             )
 
 
-def _check_gates(gates: Sequence[CorrectionGate], graph: Graph, rule: Rules) -> None:
-    if len(gates) < 2:
-        return
-    for full, instruction in nodes_in(graph, rule):
-        name = full.rpartition(":")[2]
+def _check_gates(gates: Sequence[CorrectionGate], nodes: Sequence[tuple[str, Instruction | None]]) -> None:
+    for name, instruction in nodes:
         names = [repr(gate.name) for gate in gates if gate.applies_to(name, instruction)]
         if len(names) > 1:
             raise RegistrationError(
