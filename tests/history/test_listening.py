@@ -245,7 +245,9 @@ def test_a_stream_that_is_open_at_the_end_of_its_loop_is_closed(caplog: pytest.L
     assert not caplog.records
 
 
-def test_a_stream_that_is_dropped_after_its_loop_was_closed_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_is_dropped_after_its_loop_was_closed_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As in the bare graph. `asyncio.run` closes streams before the loop, other callers may not."""
     app = listened()[0].govern(chain(Spy("a"), Spy("b")))
     kept: list[Any] = []
