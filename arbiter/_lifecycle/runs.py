@@ -75,7 +75,7 @@ class Settings:
     shadow: ShadowLog = dataclasses.field(default_factory=ShadowLog)
     listeners: list[HistoryListener] = dataclasses.field(default_factory=list[HistoryListener])
     records: Records | None = None
-    """What the constitution in force says about what is recorded."""
+    """The rules of recording of the constitution in force."""
     keeps_times: bool = False
     """True if one of the listeners does."""
 

@@ -53,7 +53,7 @@ _NO_GRAPH = frozenset({END})
 
 @dataclass(frozen=True, slots=True)
 class Governed:
-    """What all calls of one governed function or Runnable have in common."""
+    """The parts that all calls of one governed function or Runnable have in common."""
 
     core: Core
     name: str

@@ -106,7 +106,7 @@ class Question:
 
     policy: str
     subject: str
-    """What it is about: "input" or "output"."""
+    """The part of the node run that it is about: "input" or "output"."""
     digest: str
     asked_at: float
     payload: Mapping[str, Any]
