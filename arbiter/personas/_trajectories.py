@@ -157,6 +157,15 @@ class LazyEvents(Sequence[Event]):
             if self._actor_at(slot) == agent and (event := self._at(slot)) is not None:
                 yield event
 
+    def seen_by(self, agent: str) -> LazyEvents:
+        """As `Trajectory.seen_by`."""
+
+        def seen(slot: int) -> Event | None:
+            event = self._at(slot)
+            return event and event.seen_by(agent)
+
+        return LazyEvents(self._slots, seen, lambda slot: agent if self._actor_at(slot) == agent else None)
+
     def then(self, events: Sequence[Event]) -> LazyEvents:
         """These events followed by `events`."""
 
@@ -248,6 +257,8 @@ class Trajectory:
 
     def seen_by(self, agent: str) -> Trajectory:
         """The trajectory from one agent's side: actions of others become stimuli from them."""
+        if isinstance(self.events, LazyEvents):
+            return Trajectory(self.events.seen_by(agent))
         return Trajectory(tuple(event.seen_by(agent) for event in self.events))
 
     def text(self, first_n: int | None = None, last_n: int | None = None, *, agent: str | None = None) -> str:

@@ -99,6 +99,16 @@ PARTS: dict[str, tuple[Callable[[ArbiterOS], Any], int]] = {
         ),
         40,
     ),
+    "condition": (
+        lambda os: os.add_advisor(
+            Intervention(JIM, agents=[PAM])
+            .set_functional_precondition(
+                lambda targets: "word" in targets[0].trajectory.seen_by("Pam").text(5, 10)
+            )
+            .set_effect("Sing.")
+        ),
+        20,
+    ),
     "variety": (lambda os: os.add_advisor(variety([JIM, PAM], Says(scores()))), 60),
     "anti_convergence": (lambda os: os.add_advisor(anti_convergence([JIM, PAM], Says(scores()))), 40),
     "adherence": (lambda os: os.add_evaluator(AdherenceEvaluator(persona=JIM, judge=Says(scores()))), 0),
