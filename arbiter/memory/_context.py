@@ -185,7 +185,8 @@ class EvalContext:
         return Tombstones(self.needed_store(), self.agent_id, self.room_id)
 
     def everything(self, entity_id: str) -> Forgettings:
-        """The wishes of an entity to forget everything. Raises `NotAvailableError` without a store."""
+        """The newest forgettings of an entity, and its wish that waits for an answer. Raises `NotAvailableError`
+        without a store."""
         return Forgettings(self.needed_store(), self.agent_id, entity_id)
 
     def speaker_of(self, message: BaseMessage) -> str:
