@@ -206,6 +206,9 @@ class DimensionEvaluator(NodeEvaluator):
 
     def _propositions(self, given: PropositionSet | str | None, dimension: str) -> PropositionSet:
         if isinstance(given, PropositionSet):
+            if given.dimension != dimension:
+                wrong = f"expected propositions of {dimension!r}, got those of {given.dimension!r}."
+                raise ParameterError(f"evaluator {self.name!r}", "propositions", wrong)
             return given
         agent = file_of(self.persona.id) if self.persona else None
         return self._made("propositions", lambda: load_propositions(given, dimension, agent))
@@ -245,7 +248,7 @@ class AdherenceEvaluator(DimensionEvaluator):
         asked = self._judge(judge)
         self.scorer = self._ready(
             self._made(
-                "sample", lambda: AdherenceScorer(asked, self.persona, found, sample=sample, seed=seed)
+                "persona", lambda: AdherenceScorer(asked, self.persona, found, sample=sample, seed=seed)
             )
         )
 

@@ -433,6 +433,25 @@ def test_consistency_names_no_kind_and_the_error_names_both_that_it_may_mean(tmp
     assert list(map(type, loaded.evaluators)) == [TextSimilarityEvaluator, SelfConsistencyEvaluator]
 
 
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (None, "expected a Persona, a mapping or a file, got None"),
+        (Persona("Jim", " "), "adherence to the persona of 'Jim' cannot be judged: its description is empty"),
+    ],
+)
+def test_a_persona_that_cannot_be_recognised_is_refused_by_its_name(given: Any, problem: str) -> None:
+    with pytest.raises(ParameterError, match=f"persona: {problem}"):
+        AdherenceEvaluator(judge=Says(1), persona=given)
+
+
+@pytest.mark.parametrize("kind", [AdherenceEvaluator, SelfConsistencyEvaluator, FluencyEvaluator])
+def test_propositions_of_another_dimension_are_refused_by_their_name(kind: Any) -> None:
+    given = PropositionSet("convergence", [Proposition("calm", "It is calm.")])
+    with pytest.raises(ParameterError, match=r"propositions: expected .*, got those of 'convergence'"):
+        kind(judge=Says(1), persona="arbiter:ilka", propositions=given)
+
+
 @pytest.mark.parametrize("given", [3, True, ["ilka"], {}])
 @pytest.mark.parametrize("kind", [FluencyEvaluator, ConvergenceEvaluator])
 def test_propositions_of_a_wrong_type_are_refused(kind: Any, given: Any) -> None:
