@@ -189,6 +189,8 @@ class GovernedNode(Runnable[Any, Any]):
     async def astream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
+        if self.is_sequence:
+            ambient_before.set(var_child_runnable_config.get())  # LangGraph streams all steps with one config
         attempt = NodeAttempt(self, input, config or {}, kwargs)
         streamed = False
         try:

@@ -390,3 +390,14 @@ def test_the_second_step_of_a_second_draft_finds_the_same_config_around_it() -> 
     builder.add_node("outer", Passing(arbiter_os.govern(in_two_steps())) | Stored())
     app = arbiter_os.govern(builder.add_edge(START, "outer").compile(store=InMemoryStore()))
     assert app.invoke({"log": []})["log"] == ["no store"]
+
+
+def test_the_second_step_of_a_traced_node_with_a_gate_finds_the_same_config_around_it() -> None:
+    async def log(graph: Any) -> Any:
+        events = [event async for event in graph.astream_events({"log": []}, version="v2")]
+        return events[-1]["data"]["output"]["log"]
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Twice("twice"))
+    graph = in_two_steps()
+    assert asyncio.run(log(graph)) == asyncio.run(log(arbiter_os.govern(graph))) == ["InMemoryStore"]
