@@ -303,12 +303,14 @@ class NodeRun:
             record.execution.outcome = "paused"
         if self.model_checks is not None and self.model_checks.found:
             record.kept_account.model_checks = tuple(self.model_checks.found)
-        tell(listeners, "ended", HistoryItem(record, self.reads))
-        evaluations = record.evaluations
-        if isinstance(evaluations, Evaluations):
-            if told is not None:
-                told.give_results(evaluations)  # also after the next attempt has begun the record anew
-            evaluations.then(partial(tell, listeners, "judged", told))
+        try:
+            tell(listeners, "ended", HistoryItem(record, self.reads))
+        finally:  # the listeners before one that Ctrl-C broke off wait for the evaluations
+            evaluations = record.evaluations
+            if isinstance(evaluations, Evaluations):
+                if told is not None:
+                    told.give_results(evaluations)  # also after the next attempt has begun the record anew
+                evaluations.then(partial(tell, listeners, "judged", told))
 
     def own_input(self) -> Raised | None:
         """Make what the checkers looked at the node's own. Returns `Raised` if it cannot be copied.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from arbiter import ArbiterOS, EvaluationResult, NodeEvaluator
+from arbiter import ArbiterOS, EvaluationResult, HistoryItem, HistoryListener, NodeEvaluator
 from arbiter.errors import EvaluationError
 from arbiter.evaluation import EvaluatorGroup, EvaluatorTrace, FinishedRun, GroupOutcome
 from arbiter.ledger import Ledger
@@ -271,3 +271,26 @@ def test_a_node_run_of_which_ctrl_c_kept_the_ledger_keeps_no_flush_waiting(where
         assert run(app, {}, conf("t"))
         assert ledger.flush(60)
         assert [item.node for item in ledger.items()] == ["write"]
+
+
+class _Pressing(HistoryListener):
+    """Ctrl-C is pressed while it is told of the first node run."""
+
+    pressed = False
+
+    def ended(self, item: HistoryItem) -> None:
+        if not self.pressed:
+            self.pressed = True
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_node_run_of_which_ctrl_c_broke_off_another_listener_keeps_no_flush_waiting(where: Path) -> None:
+    with Ledger(where) as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        arbiter_os.add_evaluator(Judge("plain", _half))
+        arbiter_os.add_listener(_Pressing())
+        app = arbiter_os.govern(chain(Spy("write")))
+        with pytest.raises(KeyboardInterrupt):
+            run(app, {}, conf("t"))
+        assert ledger.flush(10)
+        assert [item.evaluation_results["plain"].score for item in ledger.items()] == [0.5]
