@@ -83,7 +83,7 @@ def takes(options: type[Any], *names: str) -> Callable[[Callable[..., int | None
             given |= {name: tuple(given[name] or ()) for name in several}
             raise typer.Exit(function(options(**given), **own) or 0)
 
-        cast(Any, command).__signature__ = Signature([*taken, *others])
+        cast(Any, command).__signature__ = Signature([*others, *taken])
         return command
 
     return command_of
