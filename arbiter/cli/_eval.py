@@ -7,7 +7,7 @@ not be decided, 130 it was interrupted. Standard output has the result alone; pr
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -26,9 +26,6 @@ from arbiter.cli._eval_options import (
     Suites,
 )
 from arbiter.cli._options import takes
-
-if TYPE_CHECKING:
-    pass
 
 eval_app = typer.Typer(
     help="Measures agents on suites of cases, and compares runs with baselines.",

@@ -78,6 +78,7 @@ class ReplayReport(Sequence[ReplayDifference]):
     recorded_rules: Sequence[str]
     since: float
     until: float
+    """The times of the first and the last node run, in seconds since 1970, UTC."""
     summary: ReplaySummary
     differences: Sequence[ReplayDifference]
     changes: Mapping[tuple[Outcome, str, str, str], int]
