@@ -24,7 +24,7 @@ from arbiter.harness.run_files import explained
 from arbiter.models import visible
 
 FORMATS = {"table": "", "json": "", "md": "markdown", "html": "page", "junit": "junit"}
-"""What `--format` takes, each with the module of its form."""
+"""The values of `--format`, each with the module of its form."""
 out = Console(highlight=False, soft_wrap=False)
 
 

@@ -50,7 +50,7 @@ class CaseRun:
     """The trajectory as JSON-able data."""
     usage: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     usd: float | None = 0.0
-    """What the target's calls of models cost; None if a price or a count is unknown."""
+    """The cost of the target's calls of models; None if a price or a count is unknown."""
     duration: float = 0.0
     status: Status = "completed"
     error: str | None = None

@@ -30,7 +30,7 @@ class LedgerUnavailable(LedgerError):  # noqa: N818  the specified name
 
 
 CHANGED = (AttributeError, LookupError, TypeError, ValueError)
-"""What reading an entry raises that was changed: readers rely on what the writer wrote."""
+"""The exceptions of reading an entry that was changed: readers rely on what the writer wrote."""
 
 
 def unreadable(where: str, error: Exception) -> LedgerError:

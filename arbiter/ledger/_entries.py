@@ -84,7 +84,7 @@ def parts_of(
 
 
 Scored = tuple[str, float, bool | None, bool]
-"""What means and searches count of a result: evaluator, score, passed, read."""
+"""The parts of a result that means and searches count: evaluator, score, passed, read."""
 
 
 def scored_of(evals: Iterable[Sequence[Any]]) -> list[Scored]:

@@ -274,7 +274,7 @@ def test_a_node_run_of_which_ctrl_c_kept_the_ledger_keeps_no_flush_waiting(where
 
 
 class _Pressing(HistoryListener):
-    """Ctrl-C is pressed while it is told of the first node run."""
+    """A listener that Ctrl-C breaks off at the first node run."""
 
     pressed = False
 

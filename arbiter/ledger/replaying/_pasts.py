@@ -50,7 +50,7 @@ class Attempt:
     marks: bool
     """True if parts of its contents may be missing."""
     lost: str | None
-    """What became of its contents, if they are not there."""
+    """The reason why its contents are not there, if they are not."""
     committed: bool
     """True if its graph committed a fact of it."""
     superstep: Superstep = field(default_factory=Superstep)
