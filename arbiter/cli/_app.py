@@ -25,13 +25,7 @@ from arbiter.cli._app_options import (
 )
 from arbiter.cli._eval import eval_app
 from arbiter.cli._experiments import experiment_app
-from arbiter.cli._options import (
-    LEDGER,
-    FormatOption,
-    LedgerOption,
-    SinceOption,
-    takes,
-)
+from arbiter.cli._options import LEDGER, FormatOption, LedgerOption, SinceOption, takes
 from arbiter.cli._store import store_app
 from arbiter.cli._streams import begin, end, tell, warnings_as_sentences
 from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError

@@ -26,8 +26,6 @@ _ALLOW: Any = typer.Option(
     "--allow", help="A prefix of dotted paths that packs may name classes by. May be repeated."
 )
 AllowOption = Annotated[list[str] | None, _ALLOW]
-
-
 Thread = Annotated[
     str | None, typer.Argument(help="A thread id, or the ref of a thread; eight digits are enough.")
 ]

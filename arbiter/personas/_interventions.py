@@ -25,9 +25,9 @@ from collections.abc import (
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial, wraps
+from functools import partial
 from inspect import isawaitable, iscoroutine
-from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, Self, TypeVar, cast
+from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 
 from arbiter._threads.forks import new_lock
 from arbiter._values.once import Once
@@ -70,7 +70,6 @@ OF_BATCH = ("target_instructions", "target_nodes", "round_of")
 _BEAT = 0.05
 """Seconds between two checks of a waiting thread whether the event loop still runs."""
 T = TypeVar("T")
-P = ParamSpec("P")
 _log = logging.getLogger("arbiter.personas")
 
 
@@ -699,21 +698,6 @@ class Intervention(_Interventions):
         return nudges
 
 
-def _on_each(
-    setter: Callable[Concatenate[Intervention, P], Intervention],
-) -> Callable[Concatenate[InterventionBatch, P], InterventionBatch]:
-    """The setter of a batch that calls this one on each of its interventions."""
-
-    @wraps(setter)
-    def method(batch: InterventionBatch, /, *args: P.args, **kwargs: P.kwargs) -> InterventionBatch:
-        for one in batch:
-            getattr(one, setter.__name__)(*args, **kwargs)
-        return batch
-
-    method.__doc__ = f"Call `Intervention.{setter.__name__}` on each."
-    return method
-
-
 class InterventionBatch(_Interventions):
     """Several interventions as one advisor: evaluates all of them, one after the other, before any agent
     acts.
@@ -772,10 +756,31 @@ class InterventionBatch(_Interventions):
     def __len__(self) -> int:
         return len(self._interventions)
 
-    set_textual_precondition = _on_each(Intervention.set_textual_precondition)
-    set_functional_precondition = _on_each(Intervention.set_functional_precondition)
-    set_propositional_precondition = _on_each(Intervention.set_propositional_precondition)
-    set_effect = _on_each(Intervention.set_effect)
+    def set_textual_precondition(self, claim: str) -> Self:
+        """Call `Intervention.set_textual_precondition` on each."""
+        for one in self:
+            one.set_textual_precondition(claim)
+        return self
+
+    def set_functional_precondition(self, condition: Condition) -> Self:
+        """Call `Intervention.set_functional_precondition` on each."""
+        for one in self:
+            one.set_functional_precondition(condition)
+        return self
+
+    def set_propositional_precondition(
+        self, proposition: Proposition, threshold: float | None = None
+    ) -> Self:
+        """Call `Intervention.set_propositional_precondition` on each."""
+        for one in self:
+            one.set_propositional_precondition(proposition, threshold)
+        return self
+
+    def set_effect(self, effect: Effect | str) -> Self:
+        """Call `Intervention.set_effect` on each."""
+        for one in self:
+            one.set_effect(effect)
+        return self
 
 
 def _answered(answer: Any) -> _Evaluating[Any]:
