@@ -8,9 +8,8 @@ from pathlib import Path
 from arbiter.cli._runs import gated, summaries
 from arbiter.cli._streams import tell
 from arbiter.errors import ConfigurationError
-from arbiter.harness.journal import FOLDER, run_folder
+from arbiter.harness.journal import FOLDER, reading, run_folder
 from arbiter.harness.reports.github import OF_SUMMARY, PullRequest, render
-from arbiter.harness.run_files import explained
 
 
 def write_comment(
@@ -29,7 +28,7 @@ def write_comment(
     # Before anything is read: a missing token is the likeliest mistake.
     pull_request = None if pr is None else PullRequest.of_environment(pr)
     options = {"ci": ci, "strict": strict, "accept_changed": accept_changed}
-    with explained(*folders):
+    with reading(*folders):
         reports = [gated(folder, baseline, **options) for folder in folders]
         text = render(reports, OF_SUMMARY) if pull_request is None else render(reports)
     if pull_request is None:

@@ -16,11 +16,10 @@ from arbiter.cli._options import Screen, check_format, check_place
 from arbiter.cli._streams import reader_may_leave, tell
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.baselines import Baseline
-from arbiter.harness.journal import FOLDER, Summary, run_folder, runs_in, runs_of, summary_of
+from arbiter.harness.journal import FOLDER, Summary, reading, run_folder, runs_in, runs_of, summary_of
 from arbiter.harness.planning import plan, usual_drops, votes_of
 from arbiter.harness.reports.report import FORMS, Report, load_report, result_to_dict, timing_of
 from arbiter.harness.rows import Row
-from arbiter.harness.run_files import explained
 from arbiter.models import visible
 
 FORMATS = {"table": "", "json": "", "md": "markdown", "html": "page", "junit": "junit"}
@@ -41,7 +40,7 @@ def print_report(report: Report, format: str) -> None:
 
 def show_run(run: str, format: str) -> None:
     check_format(format, FORMATS)
-    with explained(folder := run_folder(run)):
+    with reading(folder := run_folder(run)):
         print_report(load_report(folder), format)
 
 
@@ -49,7 +48,7 @@ def show_case(run: str, case: str, format: str) -> None:
     """Print all about a case of a run."""
     if format not in ("table", "json"):
         raise ConfigurationError(f"--format is {format!r}; expected table or json, as for all about a case.")
-    with explained(folder := run_folder(run)):
+    with reading(folder := run_folder(run)):
         _print_case(load_report(folder), case, format)
 
 
@@ -109,8 +108,7 @@ def summaries(folder: Path) -> Iterator[tuple[str, Summary]]:
     """The runs in a folder by their ids, the newest last. A run that cannot be read is reported, and hides no other."""
     for run in runs_in(folder):
         try:
-            with explained(run):
-                found = summary_of(run)
+            found = summary_of(run)
         except ConfigurationError as error:
             tell(str(error), "yellow")
         else:
@@ -119,7 +117,7 @@ def summaries(folder: Path) -> Iterator[tuple[str, Summary]]:
 
 def write_report(run: str, path: Path) -> Path:
     check_place(path, FORMS)
-    with explained(folder := run_folder(run)):
+    with reading(folder := run_folder(run)):
         return load_report(folder).write(path)
 
 
@@ -128,7 +126,7 @@ def gate_run(
 ) -> int:
     """Print the report of a run with the verdicts about a baseline. Returns the exit code."""
     check_format(format, FORMATS)
-    with explained(folder := run_folder(run)):
+    with reading(folder := run_folder(run)):
         report = gated(folder, baseline, ci=ci, strict=strict, accept_changed=accept_changed)
         print_report(report, format)
     if report.baseline is None and report.gate.baseline is None:
@@ -148,14 +146,14 @@ def compare_runs(before: str, after: str | None, format: str) -> int:
     """Print the newer run with the verdicts about the older one. Returns the exit code."""
     check_format(format, FORMATS)
     first = run_folder(before)
-    with explained(first):
+    with reading(first):
         older = load_report(first)
     second = run_folder(after or "last", suite=older.suite)
     if after is None and second.name == first.name:
         first = _before(second, older.suite)
-        with explained(first):
+        with reading(first):
             older = load_report(first)
-    with explained(first, second):
+    with reading(first, second):
         then = Baseline.of(older.measurement(), captured_at=older.began)
         report = load_report(second, baseline=then)
         print_report(report, format)
@@ -174,7 +172,7 @@ def _before(run: Path, suite: str) -> Path:
 
 def print_plan(run: str, drop: float | None, row: str | None) -> None:
     """Print the number of cases that it takes to find a drop, for each row."""
-    with explained(folder := run_folder(run)):
+    with reading(folder := run_folder(run)):
         _print_plan(load_report(folder), drop, row)
 
 

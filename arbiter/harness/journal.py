@@ -298,22 +298,19 @@ def _no_line(path: Path, number: int) -> PackError:
     return PackError.at(str(path), number, said)
 
 
-class OtherFormError(ConfigurationError):
-    """The files of a run have another form than what was written."""
-
-
 @contextmanager
-def reading(folder: Path) -> Generator[None]:
-    """Inside, parts of the files of a run become objects. If one has another form, raises an `OtherFormError` that
-    names the run."""
+def reading(*folders: Path) -> Generator[None]:
+    """Inside, the files of some runs are read, shown or compared. If they have another form than what was written,
+    because somebody has edited them, raises a `ConfigurationError` that names the runs."""
     try:
         yield
     except ArbiterError:
         raise
     except OTHER_FORM as error:
-        raise OtherFormError(
-            f"the files of the run {folder} are not as it wrote them: {describe(error)}. Start a new run."
-        ) from None
+        names = " or ".join(map(str, folders))
+        raise ConfigurationError(
+            f"the files of the run {names} are not as it wrote them: {describe(error)}. Start a new run."
+        ) from error
 
 
 def _keep(kept: Kept, line: Mapping[str, Any], folder: Path) -> None:
@@ -574,13 +571,13 @@ def summary_of(folder: Path) -> Summary:
     path, state = folder / "journal.jsonl", state_without_end(folder)
     first, last = _ends(path)
     begun, end = _parsed(first, path, 1), _end_in(last)
-    if end is not None:
-        done, state = int(end.get("done", 0)), end["stopped"] or "finished"
-    else:
-        cases = [
-            _parsed(raw, path, n) for n, raw in enumerate(_lines(path), 1) if b'"kind":"case"' in raw[:200]
-        ]
-        done = len({(line["case"], line["repeat"]) for line in cases})
+    with reading(folder):
+        if end is not None:
+            done, state = int(end.get("done", 0)), end["stopped"] or "finished"
+        else:
+            lines = (raw for raw in enumerate(_lines(path), 1) if b'"kind":"case"' in raw[1][:200])
+            cases = [_parsed(raw, path, number) for number, raw in lines]
+            done = len({(line["case"], line["repeat"]) for line in cases})
     return Summary(
         suite=begun.get("suite", ""),
         target=begun.get("target", ""),
