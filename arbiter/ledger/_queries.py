@@ -147,11 +147,8 @@ class _Query:
 
     def add(self, condition: str, *values: Any) -> None:
         self.where.append(condition.replace("?", self.mark))
-        # An argument of a command that is not UTF-8 has characters that no database takes, and no name has.
-        self.values.extend(
-            each.encode("utf-8", "backslashreplace").decode() if isinstance(each, str) else each
-            for each in values
-        )
+        # A name is recorded in this form; an argument of a command may have characters that no database takes.
+        self.values.extend(storable(each) if isinstance(each, str) else each for each in values)
 
     @property
     def conditions(self) -> str:
@@ -263,17 +260,10 @@ class Queries:
         number, found = row
         return bool(found) or (None if number == _RUNS and not is_alone else False)
 
-    def recorded(self, kind: str, name: str) -> str:
-        """The name as the ledger has it: characters that a database cannot store are escaped."""
-        if (escaped := storable(name)) == name:
-            return name
-        # A SQLite file may have names with NUL from before.
-        return name if kind in get_args(Named) and name in self.names(cast("Named", kind)) else escaped
-
     def unknown(self, kind: Named, name: str) -> str:
         """A sentence if no name of that kind is `name`, else ""."""
         names = self.names(kind)
-        if self.recorded(kind, name) in names:
+        if storable(name) in names:
             return ""
         known = f" Known: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}." if names else ""
         return f"{kind} is {name!r}, which does not occur in this ledger.{nearest(name, names)}{known}"
@@ -291,7 +281,7 @@ class Queries:
 
     def _about(self, subject: str) -> _Query:
         query = _Query(self.mark)
-        query.add(ABOUT, storable(subject), storable(subject))
+        query.add(ABOUT, subject, subject)
         return query
 
     def _items(self, ids: Sequence[int]) -> list[StoredItem]:
@@ -332,7 +322,6 @@ class Queries:
             value = getattr(wanted, name)
             if value is None:
                 continue
-            value = self.recorded(name, value)
             # The index has the denials and the questions alike: a question may be rare among them.
             (query if name == driving != "verdict" else residual).add(f"e.{name} = ?", value)
             if name == driving and name in ("status", "verdict"):
@@ -344,7 +333,7 @@ class Queries:
             residual.add(f"e.thread IN (SELECT id FROM threads WHERE {about.conditions})", *about.values)
         if wanted.evaluator is not None:
             scored = _Query(self.mark)
-            scored.add("s.entry = e.id AND s.evaluator = ?", self.recorded("evaluator", wanted.evaluator))
+            scored.add("s.entry = e.id AND s.evaluator = ?", wanted.evaluator)
             if wanted.below is not None:
                 scored.add("s.score < ?", wanted.below)
             if wanted.above is not None:
@@ -374,7 +363,7 @@ class Queries:
                 found.add(f"e.thread IN (SELECT id FROM threads WHERE {ABOUT})", *about.values)
                 return found
         if wanted.evaluator is not None:
-            evaluator = self.recorded("evaluator", wanted.evaluator)
+            evaluator = storable(wanted.evaluator)
             scored = f"SELECT 1 FROM scores WHERE evaluator = {self.mark} LIMIT {_FEW + 1}"
             (row,) = self.rows(f"SELECT COUNT(*) FROM ({scored}) scored", [evaluator])
             if row[0] <= _FEW:
@@ -404,8 +393,8 @@ class Queries:
         if wanted.thread_id is not None:
             query.add(
                 "e.thread = (SELECT id FROM threads WHERE thread_id = ? OR ref = ?)",
-                storable(wanted.thread_id),
-                storable(wanted.thread_id),
+                wanted.thread_id,
+                wanted.thread_id,
             )
             order = f"e.seq {direction}"
             if cursor is not None:
@@ -575,7 +564,7 @@ class Queries:
                 f"ORDER BY at DESC LIMIT {READ}) interruptions)"
             )
         if subject is not None:
-            query.add(ABOUT, storable(subject), storable(subject))
+            query.add(ABOUT, subject, subject)
         if since is not None:
             query.add("last_at >= ?", since)
         if until is not None:
@@ -735,7 +724,6 @@ class Queries:
         """Number, mean, least and most of an evaluator's scores in each hour or day, and how often it gave none."""
         expect_text("evaluator", evaluator)
         merged: dict[Any, dict[str, Totals]] = defaultdict(lambda: defaultdict(Totals))
-        evaluator = self.recorded("evaluator", evaluator)
         for part in self.counts("evaluator", every=every, since=since, named=evaluator):
             of = merged[part.get("at")]
             for name in ("all", part["value"]) if part["value"] in _SCORED else (part["value"],):

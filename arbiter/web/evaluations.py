@@ -59,12 +59,8 @@ def routes(context: ViewerContext) -> list[Route]:
 
 
 def _meant(name: str, names: Sequence[str]) -> str:
-    """The name that a form sent, as it is recorded: a browser changes line ends, and shows NUL as U+FFFD."""
-    return name if name in names else next((each for each in names if _sent(each) == _sent(name)), name)
-
-
-def _sent(name: str) -> list[str]:
-    return name.replace("\0", "\ufffd").split()
+    """The name that a form sent, as it is recorded: a browser changes line ends."""
+    return name if name in names else next((each for each in names if each.split() == name.split()), name)
 
 
 def _values(ledger: Ledger, asked: Mapping[str, str]) -> dict[str, Any]:
