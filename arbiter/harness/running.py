@@ -249,16 +249,18 @@ class Session:
             if done is None:
                 is_new, kept = True, None
                 done = yield from self._answer(case, repeat, run, thread_id)
-            output = jsonable(done.output)
-            answer = answer_to_dict(done, output, thread_id)
-            if is_new and self.journal is not None:
-                history = done.history
-                nodes = None if history is None else node_runs_of(history, done.visits)
-                self.journal.answer(answer, nodes)
+            if kept is not None and kept.answer is not None and not is_new:  # it ran in an earlier session
+                answer = {**kept.answer}
+            else:
+                answer = answer_to_dict(done, jsonable(done.output), thread_id)
+                if self.journal is not None:
+                    history = done.history
+                    nodes = None if history is None else node_runs_of(history, done.visits)
+                    self.journal.answer(answer, nodes)
             if done.status != "completed" and done.history is not None and self._evaluators:
                 # Its nodes were judged as they ran. That decides nothing, and it is part of what the case cost.
                 yield from self._evaluations(done.history)
-            scores: list[Score] = []
+            scores: dict[str, tuple[Score, ...]] = {}
             last: tuple[str, Sequence[Score]] | None = None  # is written together with the line after it
             for by, judging in self._judging(done, thread_id):
                 if last is not None and self.journal is not None:
@@ -270,12 +272,13 @@ class Session:
                 last = (by, known) if is_new or not is_known else None
                 if by == EVALUATIONS and kept is None and self._tape is not None:
                     judged(answer, known)
-                scores += known
+                scores[by] = known
             if kept is None and self._tape is not None:
                 self._tape.keep(case, repeat, answer)
-            result = self._result(done, output, scores, thread_id)
-            if not is_new and kept is not None and kept.answer is not None:  # it ran in an earlier session
-                result = replace(result, thread_id=kept.answer["thread_id"])
+            self.judging.usage.give_up(thread_id)  # the calls behind a timeout, which may go on
+            ended = {"as_expected": ended_as_expected(done), "usage": self.used(thread_id)}
+            result = Kept(answer, scores, ended).result()
+            assert result is not None
             self.finish(at, result, last)
         finally:
             self.target.end(thread_id)
@@ -432,28 +435,6 @@ class Session:
         except BaseException as error:
             return [replace(failed(scorer.name, error, scale=scorer.scale), duration=perf_counter() - begun)]
         return scores_of(scorer.name, answer, scale=scorer.scale, duration=perf_counter() - begun)
-
-    def _result(
-        self,
-        done: CaseRun,
-        output: Any,
-        scores: Sequence[Score],
-        thread_id: str,
-    ) -> CaseResult:
-        self.judging.usage.give_up(thread_id)  # the calls behind a timeout, which may go on
-        return CaseResult(
-            case_id=done.case.id,
-            repeat=done.repeat,
-            status=done.status,
-            output=output,
-            error=done.error,
-            as_expected=ended_as_expected(done),
-            trajectory=done.visits,
-            scores=tuple(scores),
-            usage=self.used(thread_id),
-            duration=done.duration,
-            thread_id=thread_id,
-        )
 
     def used(self, thread_id: str) -> Mapping[str, Mapping[str, Any]]:
         """The usage of a case in all sessions of the run, by purse and model, as JSON-able data."""
