@@ -48,7 +48,7 @@ from arbiter.checkers import ApprovalChecker
 from arbiter.ledger import Ledger, LedgerUnavailable
 from arbiter.ledger._contents import CHARS, Capture, capture, dumped, restored
 from arbiter.ledger._fitting import fitted
-from arbiter.ledger.replaying._views import Notes, has_marks, state_of
+from arbiter.ledger.replaying._views import Notes, state_of
 from arbiter.routers import EscalationRouter
 from tests.ledger.ledger_support import conf, payments, recorded, sql
 from tests.processes import python
@@ -479,7 +479,7 @@ def test_a_value_that_is_cut_to_any_size_is_read_again(value: Any, most: int) ->
     text = dumped(found)
     assert len(text) <= most
     restored(found)
-    seen = state_of({"x": found}, "input", Notes(), marks=has_marks(text.decode()), lost=None)
+    seen = state_of({"x": found}, "input", Notes(), lost=None)
     assert list(seen) == ["x"]
     assert most < 150 or found[-1] == "last"
 
@@ -495,7 +495,7 @@ def test_any_value_is_stored_and_read_again(value: Any, deeper: int, wrap: Any) 
         text = dumped(capture({"x": value}, states))
         found = restored(json.loads(text))
         assert list(found) == ["x"]
-        seen = state_of(json.loads(text), "input", Notes(), marks=has_marks(text.decode()), lost=None)
+        seen = state_of(json.loads(text), "input", Notes(), lost=None)
         assert list(seen) == ["x"]
 
 

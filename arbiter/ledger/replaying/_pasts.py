@@ -21,7 +21,6 @@ from arbiter.history._record import Record
 from arbiter.ledger._entries import saved_starts
 from arbiter.ledger._exporting import RecordedThread
 from arbiter.ledger._stored import record_of
-from arbiter.ledger.replaying._views import has_marks
 
 
 @dataclass(slots=True, eq=False)
@@ -47,8 +46,6 @@ class Attempt:
     record: Record
     """The account of it as it was recorded."""
     contents: Mapping[str, Any]
-    marks: bool
-    """True if parts of its contents may be missing."""
     lost: str | None
     """The reason why its contents are not there, if they are not."""
     committed: bool
@@ -110,8 +107,8 @@ class Pasts:
     def __init__(self, thread: RecordedThread, keep: int, end: Callable[[Attempt], None]) -> None:
         self._keep = keep
         self._end = end
-        self.configs: dict[str, tuple[Mapping[str, Any] | None, bool]] = {}
-        """The config of each call of a graph, and whether parts of it may be missing."""
+        self.configs: dict[str, Mapping[str, Any] | None] = {}
+        """The config of each call of a graph."""
         self.attempts: list[Attempt] = []
         self._tasks: dict[str, list[Attempt]] = {}
         self._supersteps: dict[tuple[Any, ...], Superstep] = {}
@@ -120,17 +117,16 @@ class Pasts:
         self._read(thread)
 
     def _read(self, thread: RecordedThread) -> None:
-        parsed = [(row, *row.parsed()) for row in thread.rows]
-        gone = {body["kind"] for _, body, _ in parsed if body["kind"] in ("erasure", "pruned")}
+        parsed = [row.parsed() for row in thread.rows]
+        gone = {body["kind"] for body, _ in parsed if body["kind"] in ("erasure", "pruned")}
         lost = "erased" if "erasure" in gone else "removed after its time" if gone else "not kept"
         judged: dict[str, list[tuple[Any, Any]]] = {}
-        for row, body, contents in parsed:
+        for body, contents in parsed:
             if body["kind"] == "judged":
                 judged.setdefault(body["of"], []).append((body, contents))
             elif body["kind"] == "execution":
-                config = None if contents is None else contents.get("config")
-                self.configs[body["execution"]] = config, has_marks(row.contents)
-        for number, (row, body, contents) in enumerate(parsed):
+                self.configs[body["execution"]] = None if contents is None else contents.get("config")
+        for number, (body, contents) in enumerate(parsed):
             if body["kind"] not in ("item", "recovered"):
                 continue
             record = record_of(body, contents, judged.get(body["key"], ()))
@@ -139,7 +135,6 @@ class Pasts:
                 body=body,
                 record=record,
                 contents=contents or {},
-                marks=has_marks(row.contents),
                 lost=lost if contents is None else None,
                 committed=(
                     body["kind"] == "recovered"

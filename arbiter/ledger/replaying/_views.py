@@ -6,7 +6,6 @@ note stays even if the rule catches the exception. Everything else is made again
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,6 @@ from arbiter._values.states import FrozenList, Unreadable, UnreadableError, View
 from arbiter.ledger._contents import key_from, named_from, restored
 from arbiter.ledger._found import REDACTED
 
-_MARKS = re.compile(r'"\$(cut|secret|digest|opaque|bytes|array|type|enum)"|\[secret: ')
 _MOST = 200_000
 """Elements of a cut list that are made again; a longer list is missing as a whole."""
 __all__ = ["Missing", "Notes", "RecordedState", "state_of"]
@@ -318,19 +316,13 @@ _BECAME = {
 }
 
 
-def has_marks(text: str | None) -> bool:
-    """True if contents, as JSON, have parts that are missing, or objects that cannot be made again."""
-    return text is not None and _MARKS.search(text) is not None
-
-
-def state_of(captured: Any, name: str, notes: Notes, *, marks: bool, lost: str | None) -> Any:
-    """The state `name`, such as "input", of a node run, from its captured form.
-
-    `marks`: parts of it may be missing. `lost` says what became of the whole, if it is not there.
+def state_of(captured: Any, name: str, notes: Notes, *, lost: str | None) -> Any:
+    """The state `name`, such as "input", of a node run, from its captured form. `lost` says what became of the whole,
+    if it is not there.
     """
     if lost is not None:
         return RecordedState({}, Missing(notes, f"{name} was {lost}"))
-    value: Any = _Maker(notes).value(captured, name) if marks else restored(captured)
+    value: Any = _Maker(notes).value(captured, name)
     kind = cast(Any, type(value))
     if value is None:
         return {}

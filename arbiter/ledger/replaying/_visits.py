@@ -315,7 +315,7 @@ class ThreadVisit:
         )
         record.attempt = known.attempt
         given = attempt.contents.get("input")
-        record.input = state_of(given, "input", candidate.notes, marks=attempt.marks, lost=attempt.lost)
+        record.input = state_of(given, "input", candidate.notes, lost=attempt.lost)
         attempt.visit = ReplayedRun(
             attempt,
             candidate,
@@ -370,12 +370,12 @@ class ThreadVisit:
 
     def _config(self, attempt: Attempt) -> RunnableConfig:
         notes = self._candidate.notes
-        config, marks = self.pasts.configs.get(attempt.execution, (None, False))
+        config = self.pasts.configs.get(attempt.execution)
         if config is None:
             lost = Missing(notes, f"config was {attempt.lost or 'not kept'}")
             known = {} if self._thread_id is None else {"thread_id": self._thread_id}
             return {"configurable": cast(Any, RecordedState(known, lost))}
-        return {"configurable": state_of(config, "config", notes, marks=marks, lost=None)}
+        return {"configurable": state_of(config, "config", notes, lost=None)}
 
     def _watch(self, run: ReplayedRun, watchers: Iterable[PolicyChecker]) -> None:
         """Report to the checkers that look into bodies that this one begins, as a live run does."""
@@ -436,12 +436,12 @@ class ThreadVisit:
         for name in ("error", "error_types", "corrections", "gating", "account"):
             setattr(record, name, getattr(known, name))
         record.redirected_by = (attempt.body.get("route") or _NOTHING).get("policy")
-        marks, lost = attempt.marks, attempt.lost
+        lost = attempt.lost
         if "edited" in attempt.contents:
-            record.input = state_of(attempt.contents["edited"], "input", notes, marks=marks, lost=lost)
+            record.input = state_of(attempt.contents["edited"], "input", notes, lost=lost)
         output = attempt.contents.get("output")
         if known.status == "completed" or output:
-            record.output = state_of(output, "output", notes, marks=marks, lost=lost)
+            record.output = state_of(output, "output", notes, lost=lost)
         found = dict(known.evaluations)
         if found or attempt.body.get("failed"):
             run.reads = cast(Any, _Reads(found, attempt))
