@@ -316,12 +316,14 @@ class BudgetChecker(PolicyChecker):
             ("reserve_tokens", reserve_tokens, tokens),
             ("reserve_cost", reserve_cost, cost),
         ):
-            if reserve is not None and (limit is None or reserve > limit):
+            if reserve is not None and limit is not None and reserve > limit:
                 metric = parameter.removeprefix("reserve_")
                 raise ParameterError(
                     owner, parameter, f"expected at most the limit {metric}={limit!r}, got {reserve!r}."
                 )
         for parameter, given_for_nothing, of in (
+            ("reserve_tokens", reserve_tokens is not None and tokens is None, "tokens"),
+            ("reserve_cost", reserve_cost is not None and cost is None, "cost"),
             ("prices", prices is not None and cost is None, "cost"),
             ("unreported", unreported != "deny" and tokens is None and cost is None, "tokens or cost"),
         ):

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from langgraph.constants import END
 
+from arbiter._conditions import Condition, ConditionError
 from arbiter._contracts import Contract
 from arbiter._values.spelling import misspelt
+from arbiter._values.states import Unreadable
 from arbiter._weaving.coverage import misspelt_tools, wrong_exceptions
 from arbiter._weaving.govern import (
     SAVE_QUESTIONS,
@@ -19,11 +21,11 @@ from arbiter._weaving.govern import (
     unsaved,
 )
 from arbiter._weaving.graph import Rules
-from arbiter.checkers import FlowChecker
+from arbiter.checkers import ConditionChecker, FlowChecker
 from arbiter.checkers._steps import Step
 from arbiter.errors import nearest
 from arbiter.evaluation import NodeEvaluator
-from arbiter.instructions import Instruction
+from arbiter.instructions import Instruction, known_instructions
 from arbiter.linting._findings import Finding, Severity
 from arbiter.linting._rules import Demands, severity_of
 from arbiter.linting._topology import Level, Node
@@ -31,6 +33,9 @@ from arbiter.policy import PolicyRouter
 
 if TYPE_CHECKING:
     from arbiter._constitution.bindings import BindingPack
+
+_NAMES = ("node", "instruction")
+"""The variables of a condition that the linter knows."""
 
 
 def nodes_without_instruction(graph: Level, *, strict: bool) -> Iterator[Finding]:
@@ -54,8 +59,11 @@ def rules_that_never_fire(graph: Level, contracts: Sequence[Contract], demands: 
         yield from _without_nodes(contract, nodes)
         yield from _without_results(contract, contracts, nodes)
         yield from _without_labels(contract, nodes)
+        yield from _without_truth(contract, nodes)
     for demand in demands.after:
-        yield from _step_missing(demand.rule, demand.step, nodes)
+        yield from _steps_missing(demand.rule, (demand.step,), nodes)
+    for required in demands.before:
+        yield from _steps_missing(required.rule, required.since, nodes)
     for forbidden in demands.sequences:
         for instruction in forbidden.steps:
             if all(node.instruction is not instruction for node in nodes):
@@ -135,6 +143,36 @@ def _without_labels(rule: Contract, nodes: Sequence[Node]) -> Iterator[Finding]:
         yield _untargeted(rule, f"it {_keeps_from(rule)}")
 
 
+def _without_truth(rule: Contract, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """A condition that is false at each node that the rule is for, whatever the state and the history are.
+
+    A name that it compares and that does not exist is a finding of its own.
+    """
+    if not isinstance(rule, ConditionChecker) or type(rule).check_before is not ConditionChecker.check_before:
+        return
+    conditions = [each for each in vars(rule).values() if isinstance(each, Condition)]
+    own = [node for node in nodes if node.is_target_of(rule)]
+    known = {*(node.name for node in nodes), *(each.value for each in known_instructions())}
+    compared = {text for each in conditions for of in _NAMES for text in each.compared(of)}
+    if own and compared <= known and not any(_may_hold(each, node) for each in conditions for node in own):
+        where = f" at {', '.join(node.full for node in own)}" if compared else ""
+        yield _dead(
+            rule,
+            f"its condition is false{where}, whatever the state is",
+            "Correct the condition or the targets, or drop the rule.",
+        )
+
+
+def _may_hold(condition: Condition, node: Node) -> bool:
+    if "has" in condition.expression:  # it is false for a value that only a run has
+        return True
+    values = dict.fromkeys(condition.variables, Unreadable())
+    try:
+        return condition.evaluate({**values, "node": node.name, "instruction": node.instruction})
+    except ConditionError:  # the answer depends on a value that only a run has
+        return True
+
+
 def _keeps_from(rule: FlowChecker) -> str:
     return f"keeps data from {' or '.join(sorted(map(str, rule.forbidden)))}"
 
@@ -153,13 +191,15 @@ def _held(nodes: Sequence[Node]) -> str:
     return f"{there} Give a node that instruction, or drop the rule."
 
 
-def _step_missing(rule: Contract, step: Step, nodes: Sequence[Node]) -> Iterator[Finding]:
-    if any(node.does(step) for node in nodes):
+def _steps_missing(rule: Contract, steps: Sequence[Step], nodes: Sequence[Node]) -> Iterator[Finding]:
+    """A rule that waits for one of these steps, none of which any node is."""
+    if not steps or any(node.does(step) for node in nodes for step in steps):
         return
-    hint = nearest(step.node, [node.name for node in nodes]) if step.node is not None else ""
+    names = [step.node for step in steps if step.node is not None]
+    hint = nearest(names[0], [node.name for node in nodes]) if names else ""
     yield _dead(
         rule,
-        f"it waits for {step}, which no node of this graph is.{hint}",
+        f"it waits for {' or '.join(map(str, steps))}, which no node of this graph is.{hint}",
         "Correct the step, or drop the rule.",
     )
 

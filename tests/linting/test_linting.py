@@ -590,6 +590,22 @@ MISSES: list[tuple[str, str, list[Contract]]] = [
     ),
     ("dead-rule", "warning", [kinds.FlowChecker("f", {"u": kinds.Label(input_keys=["x"])}, {"u": []})]),
     ("dead-rule", "warning", [on_drafts(), WeightedEvaluator("w", {"e": 1}, target_nodes=["verify"])]),
+    ("dead-rule", "warning", [kinds.RequireBefore("v", VERIFY, since=["REFLECT"], target_nodes=["pay"])]),
+    ("dead-rule", "warning", [kinds.ConditionChecker("c", "1 > 2")]),
+    (
+        "dead-rule",
+        "warning",
+        [kinds.ConditionChecker("c", 'input.score > 0.5 && node == "pay"', target_nodes=["draft", "verify"])],
+    ),
+    (
+        "dead-rule",
+        "warning",
+        [
+            kinds.ConditionChecker(
+                "c", 'instruction in ["GENERATE"] && history.nodes.pay > 1', target_nodes=["pay"]
+            )
+        ],
+    ),
     ("unknown-evaluator", "error", [on_drafts("quality"), EvaluationRouter("r", "qualty", "verify")]),
     ("unknown-evaluator", "warning", [EvaluationRouter("r", "quality", "verify")]),
     (
@@ -648,6 +664,11 @@ FINE: list[list[Contract]] = [
     [on_drafts(), WeightedEvaluator("w", {"e": 1}, target_nodes=["draft", "verify"])],
     [on_drafts(), EvaluationRouter("r", "e.tone", "verify", target_nodes=["draft"])],
     [kinds.ConditionChecker("c", 'instruction == "TOOL_CALL" && history.denied.c > 1')],
+    [kinds.ConditionChecker("c", "has(input.score) && input.score > 0.5")],
+    [kinds.ConditionChecker("c", "size(input.x) > 5 && has(config.user_id)")],
+    [kinds.ConditionChecker("c", "input.x in ['a'] || history.count > 9", target_nodes=["pay"])],
+    [kinds.ConditionChecker("c", '1 > 2 || node != "pay"')],
+    [kinds.RequireBefore("v", VERIFY, since=["REFLECT", "GENERATE"], target_nodes=["pay"])],
 ]
 
 

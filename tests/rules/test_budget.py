@@ -1147,7 +1147,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"calls": 1, "per": "week"}, "per: expected 'run', 'thread', 'user' or 'process', got 'week'"),
     ({"calls": 1, "unreported": "zero"}, "unreported: expected 'deny' or 'ignore', got 'zero'"),
     ({"calls": 1, "user_key": ""}, "user_key: expected a non-empty text, got ''"),
-    ({"calls": 1, "reserve_tokens": 5}, "reserve_tokens: expected at most the limit tokens=None, got 5"),
+    ({"calls": 1, "reserve_tokens": 5}, "reserve_tokens: expected a limit of tokens with it, got none"),
+    ({"tokens": 9, "reserve_cost": 5}, "reserve_cost: expected a limit of cost with it, got none"),
     ({"calls": 1, "user_key": "team"}, "user_key: expected per='user' with it, got per='run'"),
     (
         {"calls": 1, "unreported": "ignore"},
