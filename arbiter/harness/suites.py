@@ -493,7 +493,7 @@ def _unread(evaluator: NodeEvaluator, target: Target) -> Iterator[str]:
     if known and isinstance(key, str) and key not in known:
         yield (
             f"the evaluator {evaluator.name!r} reads {key!r}, which is not a key of the graph's state. "
-            f"Keys: {', '.join(known)}.{nearest(key, known)} Name one: key"
+            f"Keys: {', '.join(known)}.{nearest(key, known)} Correct its key."
         )
 
 
