@@ -312,6 +312,7 @@ class EvaluationCycle(EvaluatorGroup):
         except BaseException as exc:  # also exceptions that would end the event loop
             # Without its text, which may quote what somebody said.
             problem = f"{type(exc).__name__} in the cycle"
+            self._reports.failed([evaluator.name for evaluator in turn.evaluators], problem, exc)
             return GroupOutcome(errors={evaluator.name: problem for evaluator in turn.evaluators})
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -607,6 +608,8 @@ class EvaluationCycle(EvaluatorGroup):
             self._tell(name, ctx, done)
             if name in errors and self.mode == "background":
                 _log.warning("evaluator %r failed in the background: %s", name, errors[name])
+            elif name in errors and not (done.late or isinstance(done.error, UnusableAnswerError)):
+                self._reports.failed([name], errors[name], done.error)
         ordered = [trace[evaluator.name] for evaluator in evaluators if evaluator.name in trace]
         others = [
             EvaluatorTrace(evaluator.name, "gate", "filtered", 0.0, OTHER_TARGETS)
@@ -658,7 +661,16 @@ class EvaluationCycle(EvaluatorGroup):
                 passed.append(evaluator)
             else:
                 trace[evaluator.name] = EvaluatorTrace(evaluator.name, "gate", status, answer.ms, detail)
+                self._tell_gate(evaluator.name, status, detail, answer)
         return passed
+
+    def _tell_gate(self, name: str, status: str, detail: str, answer: Called) -> None:
+        """Warn of a `validate` that gave no answer, so that its evaluator does not run."""
+        if status == "validate_timeout":
+            took = f"validate took longer than {self.validate_timeout_s} s"
+            self._reports.failed([name], f"{took} (EvaluationCycle(validate_timeout_s=...))")
+        elif status == "validate_error" and not isinstance(answer.error, UnusableAnswerError):
+            self._reports.failed([name], f"{detail} in validate", answer.error)
 
     def _refusal(self, evaluator: NodeEvaluator, ctx: EvalContext) -> tuple[str, float, str] | None:
         """The status, time and detail of a trace if an evaluator is refused before `validate`, else None."""

@@ -117,7 +117,8 @@ def _result_of(answer: Any) -> tuple[EvaluationResult | None, str]:
     if answer is None:
         answer = HandlerOutcome()
     if not isinstance(answer, HandlerOutcome | EvaluationResult):
-        return None, f"the handler returned a {type(answer).__name__}"
+        expected = "a HandlerOutcome, an EvaluationResult or None"
+        return None, f"the handler returned a {type(answer).__name__}; expected {expected}"
     remark = ""
     score: Any = answer.score
     if isinstance(score, float) and math.isnan(score):

@@ -4,7 +4,9 @@ the remedy."""
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from arbiter._values.once import Once
 
@@ -46,6 +48,26 @@ class Told:
                 "evaluator %r got no answer from its model %s: %s. %s. It is asked again in a few minutes; this "
                 "warning is not repeated.",
                 *(name, model, cause, remedy),
+            )
+
+    def failed(self, names: Sequence[str], problem: str, error: BaseException | None = None) -> None:
+        """Warn that evaluators raised, or returned what they should not. The place of an error is named, and its text
+        is not: it may quote what somebody said."""
+        where = "" if error is None else _place_of(error)
+        if self._once.is_new((tuple(names), problem, where)):
+            several = "s" if len(names) > 1 else ""
+            listed = ", ".join(map(repr, names))
+            _log.warning(
+                "evaluator%s %s failed: %s%s. This warning is not repeated.", several, listed, problem, where
+            )
+
+    def left_out(self, name: str, max_chars: int) -> None:
+        if self._once.is_new((name, "left out")):
+            _log.warning(
+                "provider %r added nothing to a call: the first line of its text did not fit into the block of notes, "
+                "which has at most %d characters. Write shorter lines, or give the EvaluationCycle a larger "
+                "max_context_chars. This warning is not repeated.",
+                *(name, max_chars),
             )
 
     def late(self, name: str, seconds: float | None) -> None:
@@ -105,6 +127,12 @@ class Told:
                 "a %s user_id (in the context or in configurable): memories of its user are kept for that %s alone.",
                 *(where, where.partition(" ")[0]),
             )
+
+
+def _place_of(error: BaseException) -> str:
+    """The file and line that raised it, in brackets."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return f" ({PurePath(frames[-1][0].f_code.co_filename).name}:{frames[-1][1]})" if frames else ""
 
 
 def cause_of(error: BaseException) -> str:

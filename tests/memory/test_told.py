@@ -28,6 +28,9 @@ from arbiter.memory import (
     FactsProvider,
     GoalEvaluator,
     HandlerOutcome,
+    Provider,
+    ProviderContext,
+    ProviderResult,
     ReflectionEvaluator,
     TimeProvider,
     evaluator,
@@ -97,6 +100,90 @@ def test_a_cycle_that_lacks_a_part_is_reported_once(
     talk(FactEvaluator(), GoalEvaluator(), cycle=EvaluationCycle(**options))
     [told] = warnings_in(caplog)
     assert told.startswith(f"evaluators 'GET_FACTS', 'UPDATE_GOAL' cannot work: {cause}")
+
+
+async def returns_a_bool(ctx: EvalContext) -> Any:
+    return True
+
+
+def raises(ctx: EvalContext) -> Any:
+    raise KeyError("I live in Oslo")
+
+
+async def hangs(ctx: EvalContext) -> bool:
+    await asyncio.sleep(60)
+    return True
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("options", "handler", "problem"),
+    [
+        (
+            {},
+            returns_a_bool,
+            "the handler returned a bool; expected a HandlerOutcome, an EvaluationResult or None",
+        ),
+        ({}, raises, f"KeyError in handler (test_told.py:{raises.__code__.co_firstlineno + 1})"),
+        (
+            {"validate": raises},
+            returns_a_bool,
+            f"KeyError in validate (test_told.py:{raises.__code__.co_firstlineno + 1})",
+        ),
+        (
+            {"validate": hangs},
+            returns_a_bool,
+            "validate took longer than 0.1 s (EvaluationCycle(validate_timeout_s=...))",
+        ),
+    ],
+)
+def test_an_evaluator_of_the_users_that_fails_is_reported_once(
+    options: Any, handler: Any, problem: str, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the place of the mistake, and without a word of what somebody said."""
+    own = evaluator("GREETED", description="Notes who has been greeted.", **options)(handler)
+    talk(own, cycle=EvaluationCycle(store=InMemoryStore(), validate_timeout_s=0.1), mode=mode)
+    [told] = warnings_in(caplog)
+    assert told == f"evaluator 'GREETED' failed: {problem}. This warning is not repeated."
+
+
+@MODES
+def test_a_cycle_that_fails_as_a_whole_is_reported_once(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    def private(config: RunnableConfig) -> bool:
+        raise KeyError("I live in Oslo")
+
+    cycle = EvaluationCycle(
+        store=InMemoryStore(), evaluator_model=Scripted(answers=[answer()]), is_private=private
+    )
+    talk(FactEvaluator(), GoalEvaluator(), cycle=cycle, mode=mode)
+    place = f"test_told.py:{private.__code__.co_firstlineno + 1}"
+    assert warnings_in(caplog) == [
+        f"evaluators 'GET_FACTS', 'UPDATE_GOAL' failed: KeyError in the cycle ({place}). "
+        "This warning is not repeated."
+    ]
+
+
+@MODES
+def test_a_text_whose_first_line_is_too_long_for_the_notes_is_reported_once(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The provider adds nothing then. Lines that are cut from the end of a text are no mistake."""
+
+    class Page(Provider):
+        async def get(self, ctx: ProviderContext) -> ProviderResult:
+            return ProviderResult(text="word " * 100)
+
+    class Lines(Provider):
+        async def get(self, ctx: ProviderContext) -> ProviderResult:
+            return ProviderResult(text="a short line\n" * 100)
+
+    cycle = EvaluationCycle(store=InMemoryStore(), max_context_chars=400)
+    talk(Page("page"), Lines("lines"), cycle=cycle, mode=mode)
+    assert warnings_in(caplog) == [
+        "provider 'page' added nothing to a call: the first line of its text did not fit into the block of notes, "
+        "which has at most 400 characters. Write shorter lines, or give the EvaluationCycle a larger "
+        "max_context_chars. This warning is not repeated."
+    ]
 
 
 def test_messages_under_another_key_than_the_cycles_are_reported_once(

@@ -82,6 +82,15 @@ def compose_sections(sections: Sequence[Section], max_chars: int = MAX_CHARS) ->
     )
 
 
+def left_out(sections: Sequence[Section], text: str) -> list[Section]:
+    """The sections that have a text, and of which not even the first line is in the block."""
+    return [
+        section
+        for section in sections
+        if section.result is not None and section.result.text.strip() and _heading(section) not in text
+    ]
+
+
 def one_line(text: str, limit: int = 500) -> str:
     """`text` as one line of about `limit` characters that cannot close the block."""
     cut = text.strip()
@@ -105,8 +114,11 @@ def _pieces(section: Section) -> list[str]:
     lines = [shown for line in text.split("\n") if (shown := _inside(line)).strip()]
     if not lines:
         return []
-    heading = one_line(section.heading or section.name, 100)
-    return [f"\n## {heading}\n{lines[0]}", *(f"\n{line}" for line in lines[1:])]
+    return [f"{_heading(section)}{lines[0]}", *(f"\n{line}" for line in lines[1:])]
+
+
+def _heading(section: Section) -> str:
+    return f"\n## {one_line(section.heading or section.name, 100)}\n"
 
 
 def _inside(line: str) -> str:

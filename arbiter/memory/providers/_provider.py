@@ -36,6 +36,7 @@ from arbiter.memory.providers._composing import (
     ProviderResult,
     Section,
     compose_sections,
+    left_out,
 )
 from arbiter.memory.stores import MemoryStore
 
@@ -202,7 +203,11 @@ class Provider(Advisor):
         """The block of all sections; None if it is empty."""
         sections = [part for part in parts if isinstance(part, Section)]
         limits = [section.max_chars for section in sections if section.max_chars is not None]
-        return compose_sections(sections, min(limits, default=MAX_CHARS)).text or None
+        most = min(limits, default=MAX_CHARS)
+        text = compose_sections(sections, most).text
+        for section in left_out(sections, text):
+            self.told.left_out(section.name, most)
+        return text or None
 
     def ensure_valid(self) -> None:
         super().ensure_valid()
