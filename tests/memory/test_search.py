@@ -36,9 +36,9 @@ from arbiter.memory._records import Fact
 from arbiter.memory.facts import FactStore
 from arbiter.memory.providers import acompose_context
 from arbiter.memory.stores import Entry, Namespace, Value, namespace
-from arbiter.memory.stores import _ranking as ranking
 from arbiter.memory.stores import _searching as searching
 from arbiter.memory.stores import _word_tables as word_tables
+from arbiter.memory.stores import _words as words
 from arbiter.memory.stores._words import terms_of
 from tests.memory.memory_stores import opened
 from tests.processes import python
@@ -930,7 +930,7 @@ def test_numbers_that_an_older_version_has_indexed_are_found_as_they_were_writte
 ) -> None:
     """The words in the tables of a file stay as long as their records."""
     with open_store(tmp_path / "memory.db") as store, monkeypatch.context() as older:
-        older.setattr(ranking, "terms_of", partial(terms_of, fold=casefolded))
+        older.setattr(words, "terms_of", partial(terms_of, fold=casefolded))
         asyncio.run(found(asyncio.run(put(store, {"k": "she keeps ٣٥ bees"})), "bees"))
     with open_store(tmp_path / "memory.db") as store:
         asyncio.run(put(store, {"l": "he keeps 35 hens"}))

@@ -2,7 +2,7 @@
 
     MemoryStore ─▶ access (threads and event loops) ─▶ BaseStore
         ├─▶ portable (labels and values that every store can hold), shared_locks
-        ├─▶ searching ─▶ ranking (BM25), word_tables (the index of a store of open_store), words (terms)
+        ├─▶ searching ─▶ ranking (BM25) ─▶ word_tables (the index, in SQLite or PostgreSQL) ─▶ words (terms)
         └─▶ vectors (a failing embedder loses no record)
 
 `open_store` opens one; `LocalIndex` compares vectors if a store cannot; `postgres_locks` locks between

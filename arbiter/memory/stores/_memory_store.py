@@ -28,7 +28,8 @@ from arbiter.memory.stores._portable import (
     matches,
     safe_key,
 )
-from arbiter.memory.stores._ranking import Hit, Place, is_open
+from arbiter.memory.stores._ranking import Hit
+from arbiter.memory.stores._words import Place, is_open
 
 _log = logging.getLogger("arbiter.memory")
 T = TypeVar("T")

@@ -86,7 +86,8 @@ def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
         store = ForgettingStore(connection, place, index=native, lock_provider=locks)
         try:
             _set_up(store)
-            database = Sqlite(store)
+            # The index is found by its store, and must not keep it alive.
+            database = Sqlite(store.conn, store.lock)
             found: BaseStore = store
             if index is not None and native is None:
                 _warn("this Python cannot load SQLite's extensions")

@@ -6,59 +6,23 @@ about a record, so it adds to the score of records that another word has found.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
-from itertools import islice
 from math import log
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
-from arbiter._threads.forks import new_lock
-from arbiter.memory.stores._portable import Namespace, claim_of, digest_of
-from arbiter.memory.stores._words import terms_of
+from arbiter.memory.stores._portable import Namespace
+from arbiter.memory.stores._word_tables import Index
+from arbiter.memory.stores._words import EVERY, PAGE, Place, Posting
 
 K1, B = 1.2, 0.75
-PAGE = 100
-"""Postings of a word that are read at once."""
 _COMMON, _NEARLY_ALL = 0.5, 0.9
 """The shares of records from which on a word is not read to its end: with rarer words, and without."""
 _REST = 5_000
 _BEST = 2_000
-_MOST_OF_VALUE = 200
 _ALL = 100_000
-EVERY = ""
-"""The word that every record has."""
-
-
-class Posting(NamedTuple):
-    """A record with a word: its number in its place, how often it has the word, and its number of words."""
-
-    record: int
-    times: int
-    length: int
-
-
-class Written(NamedTuple):
-    """The part of a record that an index keeps. `seen` orders records by time; a closed one, such as a
-    superseded fact, is searched for only if asked."""
-
-    words: Mapping[str, int]
-    seen: str
-    is_open: bool
-
-
-CLOSED = ("superseded", "corrected", "retracted", "expired")
-
-
-LINKS = ("slot", "refines", "superseded_by", "source_message_ids")
-
-
-def link(name: str, value: str) -> str:
-    """A word that a record with that value has. It counts nothing, and no text has it."""
-    return "=" + digest_of(f"{name}\n{value}")[:24]
 
 
 def linked(index: Index, places: Sequence[Place], words: Sequence[str]) -> list[Hit]:
@@ -69,60 +33,6 @@ def linked(index: Index, places: Sequence[Place], words: Sequence[str]) -> list[
         keys = index.keys(place, [posting.record for posting in page])
         found += [Hit(0.0, place[0], key) for key in keys.values()]
     return found
-
-
-def is_open(value: Mapping[str, Any]) -> bool:
-    return value.get("state") not in CLOSED
-
-
-def written_of(value: Mapping[str, Any]) -> Written | None:
-    """The part of a value to index: the words of its claim, and those of its slot and value; None without
-    a claim."""
-    claim = claim_of(value)
-    if claim is None:
-        return None
-    words = terms_of(claim)
-    for name in ("slot", "value"):
-        given: object = value.get(name)
-        if isinstance(given, str):
-            words |= terms_of(given[:_MOST_OF_VALUE])
-    for name in LINKS:
-        found: object = value.get(name)
-        for each in cast("list[object]", found) if isinstance(found, list) else [found]:
-            if isinstance(each, str):
-                words[link(name, each)] = 0
-    seen: object = value.get("last_seen_at")
-    # A Counter takes a link, which counts nothing, for one that is not there.
-    return Written(dict(words), seen if isinstance(seen, str) else "", is_open(value))
-
-
-Place = tuple[Namespace, bool]
-"""A namespace, and whether it is the part with open records."""
-Words = dict[tuple[Place, str], list[Posting]]
-
-
-class Index(ABC):
-    """The words of the records of several namespaces. Each place numbers its records from 1."""
-
-    @abstractmethod
-    def pages(self, places: Sequence[Place], words: Sequence[str]) -> Words:
-        """The newest postings of each word, newest first, at most `PAGE` of each."""
-
-    @abstractmethod
-    def rest(self, place: Place, word: str, before: int, most: int) -> list[Posting]:
-        """At most `most` postings of records before that one, newest first."""
-
-    @abstractmethod
-    def some(self, place: Place, words: Sequence[str], records: Sequence[int]) -> dict[str, list[Posting]]:
-        """The postings of these words for these records."""
-
-    @abstractmethod
-    def keys(self, place: Place, records: Sequence[int]) -> dict[int, str]:
-        """The keys of records by their numbers."""
-
-    @abstractmethod
-    def newest(self, place: Place, offset: int, limit: int) -> list[tuple[str, str]]:
-        """Pairs (`seen`, key) of records, the latest first."""
 
 
 class Hit(NamedTuple):
@@ -245,108 +155,3 @@ def _complete(index: Index, reads: Sequence[_Read]) -> None:
 def _weight(posting: Posting, mean: float) -> float:
     times = posting.times
     return times * (K1 + 1) / (times + K1 * (1 - B + B * posting.length / mean))
-
-
-class _Shelf:
-    """The open or the closed records of a namespace."""
-
-    def __init__(self) -> None:
-        self.words: dict[str, dict[int, Posting]] = {}
-        self.records: dict[int, tuple[str, Written]] = {}
-        self.numbers: dict[str, int] = {}
-        self.seen: list[tuple[str, int]] = []
-        self.last = 0
-
-    def known(self, key: str) -> Written | None:
-        number = self.numbers.get(key)
-        return None if number is None else self.records[number][1]
-
-    def add(self, key: str, written: Written) -> None:
-        number = self.last = self.last + 1
-        length = sum(written.words.values())
-        for word, count in {EVERY: 1, **written.words}.items():
-            self.words.setdefault(word, {})[number] = Posting(number, count, length)
-        self.records[number] = key, written
-        self.numbers[key] = number
-        insort(self.seen, (written.seen, number))
-
-    def drop(self, key: str) -> None:
-        number = self.numbers.pop(key, None)
-        if number is None:
-            return
-        _, written = self.records.pop(number)
-        for word in (EVERY, *written.words):
-            del self.words[word][number]
-            if not self.words[word]:
-                del self.words[word]
-        del self.seen[bisect_left(self.seen, (written.seen, number))]
-
-
-class MemoryIndex(Index):
-    """An index in this process."""
-
-    def __init__(self) -> None:
-        self._shelves: dict[Place, _Shelf] = {}
-        self._records = 0
-        self._guard = new_lock()
-
-    def put(self, ns: Namespace, key: str, written: Written | None) -> None:
-        """Index a record anew; None removes it."""
-        with self._guard:
-            for is_live in (True, False):
-                shelf = self._shelves.setdefault((ns, is_live), _Shelf())
-                before = len(shelf.records)
-                if written is None or written.is_open != is_live:
-                    shelf.drop(key)
-                elif shelf.known(key) != written:
-                    shelf.drop(key)
-                    shelf.add(key, written)
-                self._records += len(shelf.records) - before
-
-    def held(self, ns: Namespace) -> list[str]:
-        with self._guard:
-            return [key for is_live in (True, False) for key in self._at((ns, is_live)).numbers]
-
-    def size(self, ns: Namespace | None = None) -> int:
-        with self._guard:
-            if ns is None:
-                return self._records
-            return sum(len(self._at((ns, is_live)).records) for is_live in (True, False))
-
-    def drop(self, ns: Namespace) -> None:
-        with self._guard:
-            for is_live in (True, False):
-                shelf = self._shelves.pop((ns, is_live), None)
-                self._records -= 0 if shelf is None else len(shelf.records)
-
-    def pages(self, places: Sequence[Place], words: Sequence[str]) -> Words:
-        with self._guard:
-            return {(place, word): self._newest(place, word, PAGE) for place in places for word in words}
-
-    def rest(self, place: Place, word: str, before: int, most: int) -> list[Posting]:
-        with self._guard:
-            found = self._newest(place, word, PAGE + most)
-        return [posting for posting in found if posting.record < before]
-
-    def some(self, place: Place, words: Sequence[str], records: Sequence[int]) -> dict[str, list[Posting]]:
-        with self._guard:
-            held = {word: self._at(place).words.get(word, {}) for word in words}
-            return {word: [has[record] for record in records if record in has] for word, has in held.items()}
-
-    def keys(self, place: Place, records: Sequence[int]) -> dict[int, str]:
-        with self._guard:
-            held = self._at(place).records
-            return {record: held[record][0] for record in records if record in held}
-
-    def newest(self, place: Place, offset: int, limit: int) -> list[tuple[str, str]]:
-        with self._guard:
-            shelf = self._at(place)
-            end = max(len(shelf.seen) - offset, 0)
-            chosen = reversed(shelf.seen[max(end - limit, 0) : end])
-            return [(seen, shelf.records[number][0]) for seen, number in chosen]
-
-    def _at(self, place: Place) -> _Shelf:
-        return self._shelves.get(place) or _Shelf()
-
-    def _newest(self, place: Place, word: str, most: int) -> list[Posting]:
-        return list(islice(reversed(self._at(place).words.get(word, {}).values()), most))

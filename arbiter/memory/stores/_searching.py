@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from time import monotonic as clock
 from typing import Any, TypeVar
 
@@ -14,19 +15,9 @@ from langgraph.store.base import BaseStore, Item
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
 from arbiter.memory.stores._portable import Namespace
-from arbiter.memory.stores._ranking import (
-    Hit,
-    Index,
-    MemoryIndex,
-    Place,
-    Written,
-    link,
-    linked,
-    ranked,
-    written_of,
-)
-from arbiter.memory.stores._word_tables import PATIENCE, word_tables
-from arbiter.memory.stores._words import asked_for
+from arbiter.memory.stores._ranking import Hit, linked, ranked
+from arbiter.memory.stores._word_tables import PATIENCE, Index, MemoryIndex, word_tables
+from arbiter.memory.stores._words import Place, Written, asked_for, link, written_of
 
 T = TypeVar("T")
 REREAD = 60.0
@@ -55,7 +46,6 @@ class WordSearch:
     ) -> None:
         self._read = read
         self._last = last
-        self._index = MemoryIndex()
         self._due: OrderedDict[Namespace, float] = OrderedDict()
         self._look: dict[Namespace, float] = {}
         self._reading: dict[Namespace, list[list[tuple[str, Written | None]]]] = {}
@@ -67,6 +57,10 @@ class WordSearch:
         """The number of writes that were noted."""
         self._guard = new_lock()
 
+    @cached_property
+    def _index(self) -> MemoryIndex:
+        return MemoryIndex()
+
     async def hits(self, store: BaseStore, places: Sequence[Place], query: str, limit: int) -> list[Hit]:
         """The records that share words with the query, best first by BM25 over all these places."""
         terms = asked_for(query)
@@ -77,7 +71,7 @@ class WordSearch:
     async def newest(self, store: BaseStore, place: Place, offset: int, limit: int) -> list[Hit]:
 
         def read(index: Index) -> list[Hit]:
-            return [Hit(0.0, place[0], key) for _, key in index.newest(place, offset, limit)]
+            return [Hit(0.0, place[0], key) for key in index.newest(place, offset, limit)]
 
         return await self._asked(store, [place], read)
 
@@ -123,7 +117,7 @@ class WordSearch:
         """Note that a record was not there, if nothing was written since `writes` was that number."""
         with self._guard:
             if self.writes == since and ns in self._due:
-                self._index.put(ns, key, None)
+                self._index.put(ns, {key: None})
 
     def wrote(self, ns: Namespace, key: str, value: Mapping[str, Any] | None) -> None:
         """Note a write; None for a deletion."""
@@ -133,7 +127,7 @@ class WordSearch:
             for changes in self._reading.get(ns, ()):
                 changes.append((key, written))
             if ns in self._due:
-                self._index.put(ns, key, written)
+                self._index.put(ns, {key: written})
 
     async def _asked(self, store: BaseStore, places: Sequence[Place], ask: Callable[[Index], T]) -> T:
         spaces = list(dict.fromkeys(place[0] for place in places))
@@ -155,7 +149,7 @@ class WordSearch:
             if self._look.get(ns, begun) > begun:
                 return
             is_enough = await self._is_looked_at(ns)
-            if self._index.size(ns) > _SMALL:
+            if len(self._index.held(ns)) > _SMALL:
                 self._look[ns] = begun + _SPARING * (clock() - begun)
             if is_enough:
                 return
@@ -182,8 +176,7 @@ class WordSearch:
             found = {item.key: written_of(item.value) for item in await self._last(ns, len(held))}
             with self._guard:
                 if ns in self._due:
-                    for key, written in {**found, **dict(changes)}.items():
-                        self._index.put(ns, key, written)
+                    self._index.put(ns, {**found, **dict(changes)})
         return len(found) < LAST or not held.isdisjoint(found)
 
     @contextmanager
@@ -206,7 +199,6 @@ class WordSearch:
         self._due.pop(ns, None)  # the latest are last
         while self._due and self._index.size() + len(self._due) > _MOST:
             other, _ = self._due.popitem(last=False)
-            self._index.drop(other)
+            self._index.put(other, dict.fromkeys(self._index.held(other)))
             self._look.pop(other, None)
-        for key in {**dict.fromkeys(self._index.held(ns)), **found}:
-            self._index.put(ns, key, found.get(key))
+        self._index.put(ns, {**dict.fromkeys(self._index.held(ns)), **found})

@@ -1,4 +1,5 @@
-"""The index of words of a store that `open_store` opened: tables next to the store's, in SQLite or PostgreSQL.
+"""Indexes of words, in tables: of a store that `open_store` opened, next to the store's, in SQLite or PostgreSQL; of
+any other store, in the memory of this process, by SQLite too.
 
     store ──(trigger)──▶ arbiter_unread ──(the next search)──▶ arbiter_records, arbiter_words
 
@@ -15,11 +16,12 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 import struct
 import weakref
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
@@ -30,30 +32,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from langgraph.store.base import BaseStore
 
 from arbiter._threads.deadlines import start
-from arbiter._threads.forks import new_lock, renew_in_child
-from arbiter.memory.stores._portable import Namespace
-from arbiter.memory.stores._ranking import EVERY, PAGE, Index, Place, Posting, Words, Written, written_of
+from arbiter._threads.forks import hold_forks, new_lock, release_forks, renew_in_child
+from arbiter.memory.stores._portable import Namespace, clean_text
+from arbiter.memory.stores._words import EVERY, PAGE, Place, Posting, Written, written_of
 
 if TYPE_CHECKING:
-    from langgraph.store.sqlite import SqliteStore
     from psycopg import Connection
     from psycopg_pool import ConnectionPool
 
 _log = logging.getLogger("arbiter.memory")
 
 Rows = list[tuple[Any, ...]]
+Words = dict[tuple[Place, str], list[Posting]]
 _CHUNK = 1_000
 PATIENCE = 2.0
 """Seconds that a search waits for records to be indexed."""
 
 
 class Work(NamedTuple):
-    """A transaction: `run` returns the rows of a statement with `?` for parameters, `many` runs it for each."""
+    """A transaction; the parameters of its statements are written as `?`."""
 
     run: Callable[[str, Sequence[Any]], Rows]
-    many: Callable[[str, Sequence[Sequence[Any]]], None]
+    each: Callable[[str, Sequence[Sequence[Any]]], Rows]
+    """Runs a statement for each row of parameters. Returns the rows of all."""
     add: Callable[[str, Sequence[Sequence[Any]]], None]
     """Inserts rows into a table (its name and columns), as quickly as the database can."""
+
+
+Change = tuple[str, str, Written | None, int | None, int | None, str | None]
+"""Prefix, key and words of a record, and its place, number and digest in the index, if it is there."""
 
 
 class Database(ABC):
@@ -72,24 +79,12 @@ class Database(ABC):
         """A transaction that commits at its end. With `writing=False` the statements may commit one by one."""
 
     @abstractmethod
-    def pages(self, run: Work, places: Sequence[int], words: Sequence[str]) -> Rows:
-        """Rows (place, word, record, count, length)."""
-
-    @abstractmethod
-    def keys(self, run: Work, place: int, records: Sequence[int]) -> Rows:
-        """Rows (record, key)."""
-
-    @abstractmethod
     def some(self, run: Work, place: int, words: Sequence[str], records: Sequence[int]) -> Rows:
         """Rows (word, record, count, length)."""
 
     @abstractmethod
     def taken(self, run: Work, prefixes: Sequence[str]) -> Rows:
         """Remove up to 1,000 noted records, the oldest first. Returns their rows (prefix, key)."""
-
-    @abstractmethod
-    def values(self, run: Work, noted: Rows) -> Rows:
-        """Rows (prefix, key, value, place, record, digest) of those records that are there or indexed."""
 
 
 _TABLES = (
@@ -102,6 +97,13 @@ _TABLES = (
     "count {integer} NOT NULL, length {integer} NOT NULL, PRIMARY KEY (place, word, record)){kind}",
     "CREATE INDEX arbiter_words_record ON arbiter_words (place, record)",
 )
+_NOTED = (
+    "SELECT given.prefix, given.key, store.value, known.place, known.record, known.digest "
+    "FROM (SELECT ? AS prefix, ? AS key) AS given "
+    "LEFT JOIN store ON store.prefix = given.prefix AND store.key = given.key "
+    "LEFT JOIN arbiter_records known ON known.prefix = given.prefix AND known.key = given.key"
+)
+"""The record that is noted, as far as it is there or indexed."""
 _SQLITE_FORGET = (
     "DELETE FROM arbiter_unread WHERE prefix = OLD.prefix AND key = OLD.key; "
     "DELETE FROM arbiter_words WHERE place = (SELECT place FROM arbiter_records WHERE prefix = OLD.prefix "
@@ -117,7 +119,7 @@ _SQLITE_NOTE = (
 
 
 class Sqlite(Database):
-    """The connection of a `SqliteStore`, under the store's own lock."""
+    """A connection, under a lock."""
 
     text, integer, big, binary = "TEXT", "INTEGER", "INTEGER", "BLOB"
     serial = "id INTEGER PRIMARY KEY AUTOINCREMENT"
@@ -135,9 +137,8 @@ class Sqlite(Database):
         "DELETE FROM arbiter_vectors WHERE prefix = OLD.prefix AND key = OLD.key; END",
     )
 
-    def __init__(self, store: SqliteStore) -> None:
-        # The index is found by its store, and must not keep it alive.
-        self._connection, self._lock = store.conn, store.lock
+    def __init__(self, connection: sqlite3.Connection, lock: AbstractContextManager[Any]) -> None:
+        self._connection, self._lock = connection, lock
 
     @contextmanager
     def work(self, *, writing: bool = True) -> Generator[Work]:
@@ -147,14 +148,14 @@ class Sqlite(Database):
             found: Rows = connection.execute(statement, values).fetchall()
             return found
 
-        def many(statement: str, values: Sequence[Sequence[Any]]) -> None:
-            connection.executemany(statement, values)
+        def each(statement: str, values: Sequence[Sequence[Any]]) -> Rows:
+            return [row for one in values for row in connection.execute(statement, one)]
 
         def add(table: str, rows: Sequence[Sequence[Any]]) -> None:
             if rows:
                 connection.executemany(f"INSERT INTO {table} VALUES ({_marks(rows[0])})", rows)
 
-        work = Work(run, many, add)
+        work = Work(run, each, add)
         with self._lock:
             if not writing:
                 yield work
@@ -166,19 +167,6 @@ class Sqlite(Database):
                 connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
-
-    def pages(self, run: Work, places: Sequence[int], words: Sequence[str]) -> Rows:
-        statement = (
-            "SELECT place, word, record, count, length FROM arbiter_words WHERE place = ? AND word = ? "
-            f"ORDER BY record DESC LIMIT {PAGE}"
-        )
-        return [row for place in places for word in words for row in run.run(statement, (place, word))]
-
-    def keys(self, run: Work, place: int, records: Sequence[int]) -> Rows:
-        statement = (
-            f"SELECT record, key FROM arbiter_records WHERE place = ? AND record IN ({_marks(records)})"
-        )
-        return run.run(statement, (place, *records))
 
     def some(self, run: Work, place: int, words: Sequence[str], records: Sequence[int]) -> Rows:
         return run.run(
@@ -193,15 +181,8 @@ class Sqlite(Database):
             f"ORDER BY id LIMIT {_CHUNK}",
             prefixes,
         )
-        run.many("DELETE FROM arbiter_unread WHERE id = ?", [row[2:] for row in found])
+        run.each("DELETE FROM arbiter_unread WHERE id = ?", [row[2:] for row in found])
         return [row[:2] for row in found]
-
-    def values(self, run: Work, noted: Rows) -> Rows:
-        statement = (
-            "SELECT given.prefix, given.key, store.value, place, record, digest FROM (SELECT ? AS prefix, ? AS key) "
-            "AS given LEFT JOIN store USING (prefix, key) LEFT JOIN arbiter_records USING (prefix, key)"
-        )
-        return [row for each in noted for row in run.run(statement, each)]
 
 
 _POSTGRES_NOTE = """
@@ -221,20 +202,6 @@ CREATE OR REPLACE FUNCTION arbiter_words_deleted() RETURNS trigger LANGUAGE plpg
     DELETE FROM arbiter_records WHERE prefix = OLD.prefix AND key = OLD.key;
     RETURN OLD;
 END $$"""
-_POSTGRES_PAGES = f"""
-SELECT places.place, words.word, found.record, found.count, found.length
-FROM unnest(?::bigint[]) AS places (place) CROSS JOIN unnest(?::text[]) AS words (word)
-CROSS JOIN LATERAL (
-    SELECT record, count, length FROM arbiter_words
-    WHERE arbiter_words.place = places.place AND arbiter_words.word = words.word COLLATE "C"
-    ORDER BY record DESC LIMIT {PAGE}
-) AS found"""
-
-
-_POSTGRES_KEYS = """
-SELECT given.record, known.key FROM unnest(?::integer[]) AS given (record) CROSS JOIN LATERAL (
-    SELECT key FROM arbiter_records WHERE place = ? AND arbiter_records.record = given.record LIMIT 1
-) AS known"""
 _POSTGRES_SOME = """
 SELECT words.word, given.record, found.count, found.length
 FROM unnest(?::text[]) AS words (word) CROSS JOIN unnest(?::integer[]) AS given (record) CROSS JOIN LATERAL (
@@ -291,9 +258,15 @@ class Postgres(Database):
                 cursor.execute(statement.replace("?", "%s").encode(), values)
                 return cursor.fetchall() if cursor.description else []
 
-            def many(statement: str, values: Sequence[Sequence[Any]]) -> None:
+            def each(statement: str, values: Sequence[Sequence[Any]]) -> Rows:
+                found: Rows = []
                 if values:
-                    cursor.executemany(statement.replace("?", "%s").encode(), values)
+                    # In one round trip.
+                    cursor.executemany(statement.replace("?", "%s").encode(), values, returning=True)
+                    found += cursor.fetchall() if cursor.description else []
+                    while cursor.nextset():
+                        found += cursor.fetchall() if cursor.description else []
+                return found
 
             def add(table: str, rows: Sequence[Sequence[Any]]) -> None:
                 if rows:
@@ -301,18 +274,12 @@ class Postgres(Database):
                         for row in rows:
                             copying.write_row(row)
 
-            work = Work(run, many, add)
+            work = Work(run, each, add)
             if not writing:
                 yield work
                 return
             with connection.transaction():
                 yield work
-
-    def pages(self, run: Work, places: Sequence[int], words: Sequence[str]) -> Rows:
-        return run.run(_POSTGRES_PAGES, (list(places), list(words)))
-
-    def keys(self, run: Work, place: int, records: Sequence[int]) -> Rows:
-        return run.run(_POSTGRES_KEYS, (list(records), place))
 
     def some(self, run: Work, place: int, words: Sequence[str], records: Sequence[int]) -> Rows:
         return run.run(_POSTGRES_SOME, (list(words), list(records), place))
@@ -328,36 +295,119 @@ class Postgres(Database):
         )
         return [row[1:] for row in sorted(found)]
 
-    def values(self, run: Work, noted: Rows) -> Rows:
-        # A statement of its own after `taken`: it sees every write that was noted before.
-        return run.run(
-            "SELECT given.prefix, given.key, store.value, place, record, digest FROM unnest(?::text[], ?::text[]) "
-            "WITH ORDINALITY AS given (prefix, key, number) "
-            "LEFT JOIN store ON store.prefix = given.prefix AND store.key = given.key "
-            "LEFT JOIN arbiter_records known ON known.prefix = given.prefix AND known.key = given.key "
-            "ORDER BY given.number",
-            ([row[0] for row in noted], [row[1] for row in noted]),
-        )
 
-
-class WordTables(Index):
-    """The index of one store."""
+class Index:
+    """Records by their words and their time, in the tables of a database. Each place numbers its records from 1."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def set_up(self, work: Work, more: Sequence[str] = ()) -> None:
+        types = {name: getattr(self._database, name) for name in ("text", "integer", "big", "serial", "kind")}
+        for statement in (*(table.format(**types) for table in _TABLES), *more):
+            work.run(statement, ())
+
+    def write(self, work: Work, changes: Iterable[Change]) -> None:
+        """Index records anew, and remove those without words."""
+        last: dict[int, int] = {}
+        gone: list[tuple[int, int]] = []
+        lost: list[tuple[str, str]] = []
+        seen: list[tuple[str, str, str]] = []
+        records: list[tuple[str, str, int, int, str, str]] = []
+        words: list[tuple[int, str, int, int, int]] = []
+        for prefix, key, written, old_place, old_record, old_digest in changes:
+            if written is not None:
+                place, digest = _place(prefix, is_open=written.is_open), _digest(written)
+                if (place, digest) == (old_place, old_digest):
+                    seen.append((written.seen, prefix, key))
+                    continue
+                if place not in last:
+                    found = work.run("SELECT max(record) FROM arbiter_records WHERE place = ?", (place,))
+                    last[place] = found[0][0] or 0
+                number = last[place] = last[place] + 1
+                records.append((prefix, key, place, number, written.seen, digest))
+                length = sum(written.words.values())
+                words += [
+                    (place, word, number, count, length)
+                    for word, count in {EVERY: 1, **written.words}.items()
+                ]
+            if old_place is not None and old_record is not None:
+                gone.append((old_place, old_record))
+                lost.append((prefix, key))
+        work.each("DELETE FROM arbiter_words WHERE place = ? AND record = ?", gone)
+        work.each("DELETE FROM arbiter_records WHERE prefix = ? AND key = ?", lost)
+        work.each("UPDATE arbiter_records SET seen = ? WHERE prefix = ? AND key = ?", seen)
+        work.add("arbiter_records (prefix, key, place, record, seen, digest)", records)
+        work.add("arbiter_words (place, word, record, count, length)", words)
+
+    def pages(self, places: Sequence[Place], words: Sequence[str]) -> Words:
+        """The newest postings of each word, newest first, at most `PAGE` of each."""
+        by_id = {_place_of(place): place for place in places}
+        found: Words = defaultdict(list)
+        rows = self._each(
+            "SELECT place, word, record, count, length FROM arbiter_words WHERE place = ? AND word = ? "
+            f"ORDER BY record DESC LIMIT {PAGE}",
+            [(place, word) for place in by_id for word in words],
+        )
+        for place, word, *posting in rows:
+            found[by_id[place], word].append(Posting(*posting))
+        return found
+
+    def rest(self, place: Place, word: str, before: int, most: int) -> list[Posting]:
+        """At most `most` postings of records before that one, newest first."""
+        rows = self._read(
+            "SELECT record, count, length FROM arbiter_words WHERE place = ? AND word = ? AND record < ? "
+            "ORDER BY record DESC LIMIT ?",
+            (_place_of(place), word, before, most),
+        )
+        return [Posting(*row) for row in rows]
+
+    def some(self, place: Place, words: Sequence[str], records: Sequence[int]) -> dict[str, list[Posting]]:
+        """The postings of these words for these records."""
+        found: dict[str, list[Posting]] = defaultdict(list)
+        if not words or not records:
+            return found
+        with self._database.work(writing=False) as work:
+            for word, *posting in self._database.some(work, _place_of(place), words, records):
+                found[word].append(Posting(*posting))
+        return found
+
+    def keys(self, place: Place, records: Sequence[int]) -> dict[int, str]:
+        """The keys of records by their numbers."""
+        at = _place_of(place)
+        statement = "SELECT record, key FROM arbiter_records WHERE place = ? AND record = ?"
+        return dict(self._each(statement, [(at, record) for record in records]))
+
+    def newest(self, place: Place, offset: int, limit: int) -> list[str]:
+        """The keys of records, the latest first."""
+        rows = self._read(
+            "SELECT key FROM arbiter_records WHERE place = ? ORDER BY seen DESC, record DESC LIMIT ? OFFSET ?",
+            (_place_of(place), limit, offset),
+        )
+        return [key for (key,) in rows]
+
+    def _read(self, statement: str, values: Sequence[Any]) -> Rows:
+        with self._database.work(writing=False) as work:
+            return work.run(statement, values)
+
+    def _each(self, statement: str, values: Sequence[Sequence[Any]]) -> Rows:
+        with self._database.work(writing=False) as work:
+            return work.each(statement, values)
+
+
+class WordTables(Index):
+    """The index of a store that `open_store` opened."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
         self._is_closed = False
         self.renew()
         renew_in_child(self)
         if self._read(database.is_set_up, ()):
             return
         with database.work() as work:
-            if work.run(database.is_set_up, ()):  # another process was faster
-                return
-            for statement in (*_TABLES, *database.setup):
-                types = {
-                    name: getattr(database, name) for name in ("text", "integer", "big", "serial", "kind")
-                }
-                work.run(statement.format(**types) if statement in _TABLES else statement, ())
+            if not work.run(database.is_set_up, ()):  # else another process was faster
+                self.set_up(work, database.setup)
 
     def renew(self) -> None:
         """Forget the threads of the parent process after a fork."""
@@ -394,95 +444,74 @@ class WordTables(Index):
         """False if the time was over."""
         noted = f"SELECT 1 FROM arbiter_unread WHERE prefix IN ({_marks(prefixes)}) LIMIT 1"
         while not self._is_closed:
-            with self._database.work(writing=False) as work:
-                if not work.run(noted, prefixes):
-                    return True
+            if not self._read(noted, prefixes):
+                return True
             if end is not None and monotonic() > end:
                 return False
             with self._database.work() as work:
-                if not self._index(work, prefixes):
+                taken = self._database.taken(work, prefixes)
+                # Statements of their own after `taken`: they see every write that was noted before.
+                found = work.each(_NOTED, taken)
+                self.write(work, [(row[0], row[1], _written(row[2]), *row[3:]) for row in found])
+                if not taken:
                     return True  # others are at it
         return True
 
-    def _index(self, work: Work, prefixes: Sequence[str]) -> int:
-        noted = self._database.taken(work, prefixes)
-        last: dict[int, int] = {}
-        gone: list[tuple[int, int]] = []
-        lost: list[tuple[str, str]] = []
-        seen: list[tuple[str, str, str]] = []
-        records: list[tuple[str, str, int, int, str, str]] = []
-        words: list[tuple[int, str, int, int, int]] = []
-        for prefix, key, value, old_place, old_record, old_digest in self._database.values(work, noted):
-            written = _written(value)
-            if written is None:
-                if old_place is not None:
-                    gone.append((old_place, old_record))
-                    lost.append((prefix, key))
-                continue
-            place, digest = _place(prefix, is_open=written.is_open), _digest(written)
-            if (place, digest) == (old_place, old_digest):
-                seen.append((written.seen, prefix, key))
-                continue
-            if old_place is not None:
-                gone.append((old_place, old_record))
-                lost.append((prefix, key))
-            if place not in last:
-                found = work.run("SELECT max(record) FROM arbiter_records WHERE place = ?", (place,))
-                last[place] = found[0][0] or 0
-            number = last[place] = last[place] + 1
-            records.append((prefix, key, place, number, written.seen, digest))
-            length = sum(written.words.values())
-            words += [
-                (place, word, number, count, length) for word, count in {EVERY: 1, **written.words}.items()
-            ]
-        work.many("DELETE FROM arbiter_words WHERE place = ? AND record = ?", gone)
-        work.many("DELETE FROM arbiter_records WHERE prefix = ? AND key = ?", lost)
-        work.many("UPDATE arbiter_records SET seen = ? WHERE prefix = ? AND key = ?", seen)
-        work.add("arbiter_records (prefix, key, place, record, seen, digest)", records)
-        work.add("arbiter_words (place, word, record, count, length)", words)
-        return len(noted)
 
-    def pages(self, places: Sequence[Place], words: Sequence[str]) -> Words:
-        by_id = {_place_of(place): place for place in places}
-        found: Words = defaultdict(list)
-        with self._database.work(writing=False) as work:
-            for place, word, *posting in self._database.pages(work, list(by_id), words):
-                found[by_id[place], word].append(Posting(*posting))
-        return found
+class MemoryIndex(Index):
+    """An index in this process, of a store that was not opened by `open_store`."""
 
-    def rest(self, place: Place, word: str, before: int, most: int) -> list[Posting]:
-        rows = self._read(
-            "SELECT record, count, length FROM arbiter_words WHERE place = ? AND word = ? AND record < ? "
-            "ORDER BY record DESC LIMIT ?",
-            (_place_of(place), word, before, most),
-        )
-        return [Posting(*row) for row in rows]
+    def __init__(self) -> None:
+        connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        # Not at the end of the process: quiet threads are still worked through then.
+        weakref.finalize(self, connection.close).atexit = False
+        super().__init__(Sqlite(connection, _Alone()))
+        with self._database.work() as work:
+            self.set_up(work)
 
-    def some(self, place: Place, words: Sequence[str], records: Sequence[int]) -> dict[str, list[Posting]]:
-        found: dict[str, list[Posting]] = defaultdict(list)
-        if not words or not records:
-            return found
-        with self._database.work(writing=False) as work:
-            for word, *posting in self._database.some(work, _place_of(place), words, records):
-                found[word].append(Posting(*posting))
-        return found
+    def put(self, ns: Namespace, records: Mapping[str, Written | None]) -> None:
+        """Index records anew; None removes one. Keys with lone surrogates, which UTF-8 lacks, are left out."""
+        prefix = clean_text(".".join(ns))
+        records = {key: new for key, new in records.items() if _is_utf8(key)}
+        with self._database.work() as work:
+            known = work.each(
+                "SELECT key, place, record, digest FROM arbiter_records WHERE prefix = ? AND key = ?",
+                [(prefix, key) for key in records],
+            )
+            before = {key: (place, record, digest) for key, place, record, digest in known}
+            none = None, None, None
+            self.write(work, [(prefix, key, new, *before.get(key, none)) for key, new in records.items()])
 
-    def keys(self, place: Place, records: Sequence[int]) -> dict[int, str]:
-        if not records:
-            return {}
-        with self._database.work(writing=False) as work:
-            return dict(self._database.keys(work, _place_of(place), records))
+    def held(self, ns: Namespace) -> list[str]:
+        """The keys of the records of a namespace."""
+        rows = self._read("SELECT key FROM arbiter_records WHERE prefix = ?", (clean_text(".".join(ns)),))
+        return [key for (key,) in rows]
 
-    def newest(self, place: Place, offset: int, limit: int) -> list[tuple[str, str]]:
-        rows = self._read(
-            "SELECT seen, key FROM arbiter_records WHERE place = ? ORDER BY seen DESC, record DESC LIMIT ? OFFSET ?",
-            (_place_of(place), limit, offset),
-        )
-        return [(seen, key) for seen, key in rows]
+    def size(self) -> int:
+        return int(self._read("SELECT count(*) FROM arbiter_records", ())[0][0])
 
-    def _read(self, statement: str, values: Sequence[Any]) -> Rows:
-        with self._database.work(writing=False) as work:
-            return work.run(statement, values)
+
+class _Alone:
+    """Lets one thread at a time into SQLite, and no fork: it would copy SQLite's own locks."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        hold_forks(self)
+
+    def __exit__(self, *error: object) -> None:
+        release_forks(self)
+        self._lock.release()
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _marks(values: Iterable[object]) -> str:
@@ -497,7 +526,7 @@ def _place_of(place: Place) -> int:
 def _place(prefix: str, *, is_open: bool) -> int:
     """A number of 64 bits for a part of a namespace."""
     name = prefix if is_open else f"{prefix}\nclosed"
-    (number,) = struct.unpack("<q", sha256(name.encode("utf-8", "surrogatepass")).digest()[:8])
+    (number,) = struct.unpack("<q", sha256(clean_text(name).encode()).digest()[:8])
     return int(number)
 
 

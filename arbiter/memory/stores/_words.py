@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from functools import lru_cache
 from math import sqrt
+from typing import Any, NamedTuple, cast
 
 from arbiter._values.normal import anycase, casefolded, unaccented, with_latin_i
 from arbiter._values.words import HAN, UNSPACED, pairs_of
+from arbiter.memory.stores._portable import Namespace, claim_of, clean_text, digest_of
 
 # A number with its decimals is one word; scripts that do not separate words count by the character.
 _WORD = re.compile(
@@ -161,3 +163,70 @@ _NO_TERMS = frozenset(terms_of(_FUNCTION))
 _ALLIES = {
     term: {*terms_of(answers)} - {term} for asked, answers in _ANSWERS.items() for term in terms_of(asked)
 }
+
+
+# The records of an index ---------------------------------------------------------------------------
+
+PAGE = 100
+"""Postings of a word that are read at once."""
+EVERY = ""
+"""The word that every record has."""
+_MOST_OF_VALUE = 200
+
+
+class Posting(NamedTuple):
+    """A record with a word: its number in its place, how often it has the word, and its number of words."""
+
+    record: int
+    times: int
+    length: int
+
+
+class Written(NamedTuple):
+    """The part of a record that an index keeps. `seen` orders records by time; a closed one, such as a
+    superseded fact, is searched for only if asked."""
+
+    words: Mapping[str, int]
+    seen: str
+    is_open: bool
+
+
+CLOSED = ("superseded", "corrected", "retracted", "expired")
+
+
+LINKS = ("slot", "refines", "superseded_by", "source_message_ids")
+
+
+def link(name: str, value: str) -> str:
+    """A word that a record with that value has. It counts nothing, and no text has it."""
+    return "=" + digest_of(f"{name}\n{value}")[:24]
+
+
+def is_open(value: Mapping[str, Any]) -> bool:
+    return value.get("state") not in CLOSED
+
+
+def written_of(value: Mapping[str, Any]) -> Written | None:
+    """The part of a value to index: the words of its claim, and those of its slot and value; None without
+    a claim."""
+    claim = claim_of(value)
+    if claim is None:
+        return None
+    words = terms_of(claim)
+    for name in ("slot", "value"):
+        given: object = value.get(name)
+        if isinstance(given, str):
+            words |= terms_of(given[:_MOST_OF_VALUE])
+    for name in LINKS:
+        found: object = value.get(name)
+        for each in cast("list[object]", found) if isinstance(found, list) else [found]:
+            if isinstance(each, str):
+                words[link(name, each)] = 0
+    seen: object = value.get("last_seen_at")
+    # A Counter takes a link, which counts nothing, for one that is not there.
+    return Written(dict(words), clean_text(seen) if isinstance(seen, str) else "", is_open(value))
+
+
+Place = tuple[Namespace, bool]
+"""A namespace, and whether it is the part with open records."""
+Words = dict[tuple[Place, str], list[Posting]]
