@@ -14,8 +14,6 @@ numbers say which row each fact has. 256 facts of a usual loop take some 400 byt
     columns  row, results, texts (see `_coded`), time since the fact before and duration in 10 ms, steps since the
              fact before; see `_column`
 
-Form 1 of the header has numbers for codes, and totals as in the value, with places in "last". It is only read.
-
 Evaluation results and texts are stored only for the newest facts and for each node's last one. Ids are stored
 only for tasks whose output may be asked for; `Past.identify` finds the others again in the process that ran
 the nodes. Tallies of single facts are not stored either, because the value has their sums. One or two facts
@@ -44,7 +42,6 @@ MOST_RESULTS = 24
 MOST_TEXT = 200
 """The number of characters of reasons, remarks and feedback that are stored, newest facts first."""
 _FORM = 2
-_READ = (1, _FORM)
 _NOT_IN_A_ROW = frozenset({"id", "at", "took", "step", "tallies", "task", "why", "notes", "evals"})
 _APART = frozenset({"facts", "nodes", "last", "instructions", "first", "latest", "tallies"})
 """Parts of the value that are stored in a form of their own."""
@@ -323,21 +320,20 @@ def restore(stored: Value) -> tuple[Value, Columns]:
         return stored, Columns()
     header_line, data = zlib.decompressobj(zdict=_USUAL).decompress(stored["packed"]).split(b"\n", 1)
     header: Mapping[str, Any] = json.loads(header_line)
-    if (form := header["form"]) not in _READ:
+    if (form := header["form"]) != _FORM:
         raise RuntimeError(
-            f"another version of Arbiter has written this checkpoint (facts of form {form}, expected at most "
-            f"{_FORM}). Resume it with that version or a newer one."
+            f"another version of Arbiter has written this checkpoint (facts of form {form}, expected {_FORM}). "
+            "Resume it with that version."
         )
     columns: list[list[int]] = []
     for _ in range(6):
         column, data = _numbers(data, header["count"])
         columns.append(column)
-    if form == _FORM:
-        columns[:3] = map(_decoded, columns[:3])
-    of_row, of_results, of_text, since, took, steps = columns
+    of_row, of_results, of_text = map(_decoded, columns[:3])
+    since, took, steps = columns[3:]
     times = accumulate([header["at"], *since[1:]])
     rows, results, texts = (_from_one(header[kind]) for kind in ("rows", "results", "texts"))
-    totals: Value = header["totals"] if form != _FORM else _apart(header["totals"])
+    totals = _apart(header["totals"])
     facts: list[RunFact] = []
     first = totals["seq"] - header["count"] + 1
     texts_of = zip(of_row, of_results, of_text, strict=True)

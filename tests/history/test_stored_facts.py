@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import operator
 import sqlite3
 import time
@@ -213,36 +212,20 @@ def test_states_of_old_items_are_found_again_in_the_process_that_ran_them(tmp_pa
         assert all(item.id.count("-") == 4 for item in arbiter_os.history_of(thread_id="1").items())
 
 
-OLDER = (
-    "eLvPNLcQtVXLboMwEFw7zesPeow4+4AXAyG/gjiE1JWiSm0EaaP+fe1FPBQ7TV0p5sBK9sxge2fwgPMeW6QqL7bm"
-    "JV2Wy0fzNjLdvZnL8fyu29Z7K1+6Ob5+92Tebvkr1WnfnO8svrr7obPbg9Gj/pZdf4uozov4Jc006jSu4wyjirQ8"
-    "ECQLhCCScBEVLJKGi2TBInG4iAwWwd9EJuZ1wVGtD/vPVm9C35H3W/5N92DaCb0bYNbSFGHJNMPk1gmxIbjI3rtC"
-    "9Oa0JZlrV4yJhtKXad4ssHivs4lvkn9+tLyFxqus9MMxuYlXk2TtNl2a1anApBo3X6ISSqCq+kMozYlKgTkFsTQZ"
-    "DMw+nHO3oIxmwGEGZjzBHBa2WMIK1rageXDGgOjmF5xxtgF4psm5wTO2XtoV44+AdQNg5hQ/FXi2eQ=="
-)
-"""The facts of three runs of `looping(saver, 3, parts=True)` in form 1."""
-
-
-def test_a_checkpoint_of_an_older_version_is_continued(tmp_path: Path) -> None:
-    """Its rules see the past that they see from a checkpoint of this version."""
-    seen: list[Any] = []
-    for name, packed in (("this", None), ("older", base64.b64decode("".join(OLDER)))):
-        with sqlite_saver(tmp_path / f"{name}.db") as saver:
-            graph = looping(saver, 3, parts=True)
-            app = governing(Witness()).govern(graph, KINDS)
-            for _ in range(3):
-                app.invoke({}, thread("1"))
-            if packed is not None:
-                found = saver.get_tuple(thread("1"))
-                assert found is not None
-                assert found.parent_config is not None
-                found.checkpoint["channel_values"][FACTS] = {"packed": packed}
-                saver.put(found.parent_config, found.checkpoint, found.metadata, {})
-            witness = Witness()
-            governing(witness).govern(graph, KINDS).invoke({}, thread("1"))
-            seen.append(witness.seen)
-    assert len(seen[0][-1]) == 34
-    assert seen[0] == seen[1]
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    """The error says that this version cannot read it, and what to do."""
+    of_form_3 = b"x\xf9\xcf4\xb7\x10\x83i6\xae\xe5\x02\x00\x16\x91\x03h"
+    with sqlite_saver(tmp_path / "facts.db") as saver:
+        app = governing(Witness()).govern(looping(saver, 3, parts=True), KINDS)
+        app.invoke({}, thread("1"))
+        found = saver.get_tuple(thread("1"))
+        assert found is not None
+        assert found.parent_config is not None
+        found.checkpoint["channel_values"][FACTS] = {"packed": of_form_3}
+        saver.put(found.parent_config, found.checkpoint, found.metadata, {})
+        refused = r"another version .* \(facts of form 3, expected 2\). Resume it with that version."
+        with pytest.raises(RuntimeError, match=refused):
+            app.invoke({}, thread("1"))
 
 
 texts = st.text(max_size=30)
