@@ -13,7 +13,6 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph._internal._constants import CONF, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID, TASKS
 from langgraph.constants import END
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
-from langgraph.graph.state import _control_branch  # pyright: ignore[reportPrivateUsage]
 from langgraph.pregel._write import PASSTHROUGH, ChannelWrite, ChannelWriteEntry, ChannelWriteTupleEntry
 from langgraph.types import Command
 
@@ -34,7 +33,6 @@ fact directly if it need not be saved.
 """
 _NO_STASH: tuple[Any, Any, Any] = (None, None, None)
 BRANCH_TO = "branch:to:{}"
-_DICT: Any = dict
 
 
 class Redirect:
@@ -75,11 +73,7 @@ class GatedWrite(_Write):
         self.first = first
         self.last = last
         self.core = core
-        self.parts = parts = _parts_written(write.writes)
-        self.parts_of_dict = (
-            None if parts is None else [part for part in parts if part[0] is not _control_branch]
-        )
-        """A dict is not a command."""
+        self.parts = _parts_written(write.writes)
 
     def write(self, input: Any, config: RunnableConfig) -> Any:
         """Write the node's output and the values that its wrapper has stashed. Returns the input for the next
@@ -98,10 +92,10 @@ class GatedWrite(_Write):
                         _tell_end(conf)
                     return passed_on
                 _gather(_do_write, self._redirected(input), written)
-            elif (parts := self.parts if type(input) is not _DICT else self.parts_of_dict) is None:
+            elif self.parts is None:
                 _gather(super()._write, input, written)
             else:
-                for mapper, pair in parts:
+                for mapper, pair in self.parts:
                     if mapper is None:
                         written.append(pair)
                     elif found := mapper(input):
