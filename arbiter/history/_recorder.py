@@ -664,8 +664,5 @@ def begin(
         return known
     record = Record(id, node, instruction, step, namespace, started, path)
     with log.lock:
-        if not log.unfinished:
-            log.add(run, record)
-        elif attempts := log.take_back(run, record):
-            record.attempt = attempts + 1
+        record.attempt += log.take_back(run, record)
     return record
