@@ -56,7 +56,6 @@ from arbiter.verdicts import (
 T = TypeVar("T")
 LOOK = 0.05
 log = logging.getLogger("arbiter")
-_set_ambient = var_child_runnable_config.set
 _told = new_lock()
 Stack = tuple[tuple["EvaluatorQueue", int], ...]
 running: ContextVar[Stack] = ContextVar("arbiter_running_evaluations", default=())
@@ -225,12 +224,11 @@ class EvaluatorQueue:
     def _outcome(self, stack: Stack, evaluations: Evaluations) -> Found:
         view: Any = evaluations.view
         running.set(stack)
-        if (thread_id := getattr(view, "thread_id", None)) != judged_thread.get():
-            judged_thread.set(thread_id)
-        if usage_meter.get() is not None:
-            usage_meter.set(None)
+        thread_id = getattr(view, "thread_id", None)
+        judged_thread.set(thread_id)
+        usage_meter.set(None)
         # An evaluator never gets the graph's callbacks and streams, whichever code reads its result.
-        _set_ambient(None)
+        var_child_runnable_config.set(None)
         evaluate = self.stand_ins.get(thread_id, self.evaluator).evaluate
         try:
             if self.timing.inline:

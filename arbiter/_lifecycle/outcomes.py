@@ -30,8 +30,7 @@ def note_output(run: NodeRun, output: Any) -> None:
     record.duration = run.lasted
     run.states.output = written_by(run.written(output))
     record.status = "completed"
-    if record.drafts:
-        record.drafts = ()
+    record.drafts = ()
 
 
 def schemas_unfinished(schemas: Schemas, node: str) -> ConfigurationError | None:

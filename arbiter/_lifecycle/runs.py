@@ -142,7 +142,7 @@ class NodeRun:
     graph.
     """
 
-    redirect: str | None
+    redirect: str | None = None
     """The node, or END, to which the run goes instead of along the edges."""
     begun: float
     """The time of the settings' timer when the lifecycle began."""
@@ -152,6 +152,8 @@ class NodeRun:
     """The history that policies see."""
     states: States
     """The input and the output that policies see."""
+    reads: ReadEvaluations | None = None
+    """The evaluations that policies see; None if there are none, or not yet."""
     given: Mapping[str, Any] | None = None
     """The input's fields from before transient advice was added."""
     transient: Mapping[str, Any] = NOTHING
@@ -159,7 +161,7 @@ class NodeRun:
     handed: Sequence[DelegatedAdvice] = ()
     """Advice for the nodes of the graph that is this node's body."""
     questions: int = 0
-    handlers: Sequence[BaseCallbackHandler]
+    handlers: Sequence[BaseCallbackHandler] = ()
     """Callback handlers that look into the body."""
     stops: Sequence[Stop] = ()
     """The calls that these handlers have stopped."""
@@ -168,29 +170,29 @@ class NodeRun:
     pushed: Sequence[Mapping[str, Any]] = ()
     """The held-back writes of the body to the state apart from its output, such as those of `push_message`.
     """
-    escalation: tuple[PolicyRouter, Verdict] | None
+    escalation: tuple[PolicyRouter, Verdict] | None = None
     """The router that wants a human to see the output, and its verdict."""
-    pending_question: Mapping[str, Any] | None
+    pending_question: Mapping[str, Any] | None = None
     """The open question of an earlier attempt about the output of this task. The body is done."""
     saved: Saved | None = None
     """The saved data of this node run, once they have been read."""
     since: int | None = None
     """The number of the first question whose answer this node run uses; None if there was no question."""
-    approved_by: str | None
+    approved_by: str | None = None
     """The policy whose question a human has answered with an approval or an edit."""
     approved_key: str = ""
     """The digest of the input that was approved."""
     retries: int = 0
     """The number of further times that the body may begin on the approvals."""
-    entry: Entry | None
+    entry: Entry | None = None
     """The note that the body has begun on approvals."""
     claims: Sequence[str] = ()
     """The names of what has begun on approvals in this attempt: the task, and the calls of functions in its body."""
     is_over: bool = False
     """True once this attempt has ended."""
-    capped: PolicyRouter | None
+    capped: PolicyRouter | None = None
     """The router that wants the best attempt, because it may not redirect again."""
-    may_have_asked: bool
+    may_have_asked: bool = False
     """True if an earlier attempt may have asked about its output, even if no rule would ask now."""
     replaced: bool = False
     """True if the node's output differs from the one that its body returned or streamed."""
@@ -201,8 +203,9 @@ class NodeRun:
     told: HistoryItem | None = None
     """The item that listeners were told of, while they know of this attempt's begin and not of its end."""
     _shadow_view: CausalHistory | None = None
+    _contract_config: RunnableConfig | None = None
     _isolated_config: RunnableConfig | None = None
-    _inner: dict[str, tuple[int, Value, dict[str, RunFact]]] | None
+    _inner: dict[str, tuple[int, Value, dict[str, RunFact]]] | None = None
 
     def __init__(
         self,
@@ -225,19 +228,9 @@ class NodeRun:
         self.parent = parent
         self.config = config
         self.schemas = schemas
-        self.reads: ReadEvaluations | None = None
-        self._contract_config: RunnableConfig | None = None
-        # Set here and not as defaults of the class, from which Python reads more slowly.
-        self.redirect = self.pending_question = self.approved_by = self.entry = self.escalation = (
-            self.capped
-        ) = None
-        self.may_have_asked = False
-        self.handlers = ()
-        self._inner = None
         self.view = CausalHistory(past, record, run, plan.group, states=self.states)
         self.item = self.view.item
-        if settings.clock is not time.time:
-            self.view.clock = settings.clock
+        self.view.clock = settings.clock
         if plan.watchers:
             self.view.give_tools(self.tools)
         if plan.guards:

@@ -104,9 +104,6 @@ _LOOK_BACK = 200
 _EDGES = ("branch:", "join:", "__pregel", "__start__")
 _BUILT_IN: Any = BuiltinMethodType
 """LangGraph's own `send` is the `extend` of a task's writes."""
-# Bound once, since a method of an imported object is slow to look up.
-_running = running.get
-_get_current, _set_current, _reset_current = current_run.get, current_run.set, current_run.reset
 
 
 class GovernedNode(Runnable[Any, Any]):
@@ -214,7 +211,7 @@ class NodeAttempt(NodeRun):
     ) -> None:
         core = node.core
         plan = node.plan(config)
-        if stack := _running():
+        if stack := running.get():
             _refuse_evaluator(stack, node)
         conf = conf_of(config)
         metadata: Mapping[str, Any] = config.get("metadata") or {}
@@ -232,7 +229,7 @@ class NodeAttempt(NodeRun):
         clock = settings.clock
         if execution.run is None:  # a resume has no START
             copy_once(conf)
-        parent = _get_current()
+        parent = current_run.get()
         if parent is not None and parent.settings is settings:
             past = channel.past.inside(parent.past)
             owner, begun = parent.record.id, parent.record.attempt > 1
@@ -419,7 +416,7 @@ class NodeAttempt(NodeRun):
     def body(self, buffered: bool) -> Any:
         node, input, config = self.node, self.input, self.config
         output: Any
-        token = _set_current(self)
+        token = current_run.set(self)
         try:
             if (
                 buffered or node.is_sequence or self.handlers
@@ -429,7 +426,7 @@ class NodeAttempt(NodeRun):
             else:
                 output = node.body.invoke(input, config, **self._kwargs)
         finally:
-            _reset_current(token)
+            current_run.reset(token)
         for place in self._continued():
             self._adopt(place, self.saver.get_tuple(place_in(self._conf, place)))
         return output
@@ -437,7 +434,7 @@ class NodeAttempt(NodeRun):
     async def abody(self, buffered: bool) -> Any:
         node, input, config = self.node, self.input, self.config
         output: Any
-        token = _set_current(self)
+        token = current_run.set(self)
         try:
             if (
                 buffered or node.is_sequence or self.handlers
@@ -447,22 +444,22 @@ class NodeAttempt(NodeRun):
             else:
                 output = await node.body.ainvoke(input, config, **self._kwargs)
         finally:
-            _reset_current(token)
+            current_run.reset(token)
         for place in self._continued():
             self._adopt(place, await self.saver.aget_tuple(place_in(self._conf, place)))
         return output
 
     async def astream_body(self, buffered: bool) -> AsyncIterator[Any]:
-        token = _set_current(self)
+        token = current_run.set(self)
         try:
             with self._ambient(buffered) as config:
                 async for chunk in self.node.body.astream(self.input, config, **self._kwargs):
                     yield chunk
         finally:
             try:
-                _reset_current(token)
+                current_run.reset(token)
             except ValueError:  # an async generator may be closed in another context
-                _set_current(None)
+                current_run.set(None)
         for place in self._continued():
             self._adopt(place, await self.saver.aget_tuple(place_in(self._conf, place)))
 

@@ -19,8 +19,6 @@ from arbiter._weaving.lcel import ambient_before
 from arbiter._weaving.node import GovernedNode
 from arbiter._weaving.writers import STASH, GatedWrite, not_written
 
-_set_ambient = var_child_runnable_config.set
-
 
 class GovernedSequence(RunnableSeq):
     """The wrapper of a node and its writers, one after another, as LangGraph runs them.
@@ -55,7 +53,7 @@ class GovernedSequence(RunnableSeq):
             return super().invoke(input, config, **kwargs)
         manager = own["callbacks"]
         context = copy_context()
-        context.run(_set_ambient, own)
+        context.run(var_child_runnable_config.set, own)
         output = context.run(self.node.invoke, input, own, **kwargs)
         for number, step in self.rest:
             if type(step) is GatedWrite:
@@ -72,7 +70,7 @@ class GovernedSequence(RunnableSeq):
                 return await super().ainvoke(input, config, **kwargs)
             manager = own["callbacks"]
             context = copy_context()
-            context.run(_set_ambient, own)
+            context.run(var_child_runnable_config.set, own)
             output = await asyncio.create_task(self.node.ainvoke(input, own, **kwargs), context=context)
             for number, step in self.rest:
                 if type(step) is GatedWrite:
