@@ -22,7 +22,6 @@ from inspect import isawaitable, iscoroutine
 from math import inf
 from queue import SimpleQueue
 from threading import Condition, Lock
-from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from langchain_core.runnables.config import var_child_runnable_config
@@ -42,12 +41,11 @@ from arbiter._values.states import UnreadableError
 from arbiter.errors import EvaluationError, MissingEvaluationError, Unscored, describe, nearest
 from arbiter.evaluation import EvaluatorGroup, FinishedRun, GroupOutcome, NodeEvaluator
 from arbiter.history._items import History
-from arbiter.history._results import NOTHING, Judgement, Lazy, Results
+from arbiter.history._results import NOTHING, End, Judgement, Lazy
 from arbiter.models import judged_thread, usage_meter
 from arbiter.verdicts import (
     EvaluationResult,
     EvaluatorTrace,
-    Outcome,
     Several,
     as_evaluation,
     evaluation_fault,
@@ -382,9 +380,7 @@ class Evaluations(Lazy):
 
     def resolve(self, queue: EvaluatorQueue) -> Found:
         """The outcome of that evaluator. Runs it here and now unless it has begun."""
-        return self._resolved(queue, self.queues.index(queue))
-
-    def _resolved(self, queue: EvaluatorQueue, at: int) -> Found:
+        at = self.queues.index(queue)
         if (outcome := self.found[at]) is not None:
             return outcome
         return self._finished(queue) if queue in self.members else queue.run(self, at)
@@ -440,14 +436,9 @@ class Evaluations(Lazy):
 
     @property
     def trace(self) -> Sequence[EvaluatorTrace]:
-        """The stages of the group's evaluators so far."""
         if self._trace is not None or not self.members:
             return self._trace or ()
         return tuple(EvaluatorTrace(queue.name, "run", "pending") for queue in self.members)
-
-    def resolve_all(self) -> None:
-        for queue in self.queues:
-            self.resolve(queue)
 
     def let_go(self) -> None:
         """Drop the view, which keeps the past alive, when all are done."""
@@ -535,12 +526,12 @@ class Evaluations(Lazy):
 
     def find(self, name: str) -> EvaluationResult | None:
         """The result of that evaluator, or None if there is none. Waits for it."""
-        for at, queue in enumerate(self.queues):
-            if queue.name == name:
-                if (outcome := self.found[at]) is None:
-                    outcome = self._resolved(queue, at) if self.members else queue.run(self, at)
-                return outcome if isinstance(outcome, EvaluationResult) else None
-        return self.parts(name).get(name)
+        if (queue := self.queue(name)) is None:
+            return None
+        outcome = self.resolve(queue)
+        if isinstance(outcome, Several):
+            return outcome.results.get(name)
+        return outcome if isinstance(outcome, EvaluationResult) and queue.name == name else None
 
     def __getitem__(self, name: str) -> EvaluationResult:
         if (found := self.find(name)) is None:
@@ -572,10 +563,6 @@ class Evaluations(Lazy):
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.find(name) is not None
 
-    def __iter__(self) -> Iterator[str]:
-        self.resolve_all()
-        return (name for name, found in self.outcomes.items() if found is not None)
-
     def error_of(self, name: str) -> str | None:
         """The reason why that evaluator gave no result, or None if it gave one. Waits for it."""
         if (queue := self.queue(name)) is None:
@@ -590,65 +577,37 @@ class Evaluations(Lazy):
             return f"the evaluator gave one result, {queue.name!r}"
         return None
 
-    @property
-    def errors(self) -> Mapping[str, str]:
-        self.resolve_all()
-        return MappingProxyType(
-            {name: problem for _, name, _, problem, _ in self._ends() if problem is not None}
-        )
-
     def version_of(self, name: str) -> str:
-        """The version of the evaluator that gives the result of that name; "" if it is not known."""
         queue = self.queue(name)
         return "" if queue is None else queue.version
 
-    def versions_of(self, names: Iterable[str]) -> dict[str, str]:
-        """The versions of the evaluators that give the results of these names."""
-        return {name: version for name in names if (version := self.version_of(name))}
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """The versions of the evaluators behind the results. Waits for all of them."""
-        return self.versions_of(self)
-
-    @property
-    def ended(self) -> Mapping[str, Outcome]:
-        """The outcome of each evaluation. Waits for all of them."""
-        self.resolve_all()
-        return MappingProxyType({name: outcome for _, name, _, _, outcome in self._ends()})
-
     def judgements(self) -> list[Judgement]:
         """The evaluations that are done so far. Waits for nothing."""
-        return [
-            Judgement(name, result, problem, outcome, queue.version)
-            for queue, name, result, problem, outcome in self._ends()
-        ]
+        return [Judgement(*end, self.version_of(end[0])) for end in self._done()]
 
-    def _ends(
-        self,
-    ) -> Iterator[tuple[EvaluatorQueue, str, EvaluationResult | None, str | None, Outcome]]:
-        """The judgements without their versions, which may have to be read from source."""
+    def ends(self) -> Iterator[End]:
+        for queue in self.queues:
+            self.resolve(queue)
+        return self._done()
+
+    def _done(self) -> Iterator[End]:
         for queue, found in zip(self.queues, self.found, strict=True):
             if isinstance(found, EvaluationResult):
-                yield queue, queue.name, found, None, found.outcome
+                yield queue.name, found, None, found.outcome
             elif isinstance(found, Several):
                 for name, result in found.results.items():
-                    yield queue, name, result, None, result.outcome
+                    yield name, result, None, result.outcome
                 for name, problem in found.faults.items():
-                    yield queue, name, None, problem, "error"
+                    yield name, None, problem, "error"
             elif isinstance(found, _Failure):
-                yield queue, queue.name, None, found.message, found.outcome
+                yield queue.name, None, found.message, found.outcome
             elif found is not None:
-                yield queue, queue.name, None, None, "not_applicable"
+                yield queue.name, None, None, "not_applicable"
 
     @property
     def outcomes(self) -> Mapping[str, EvaluationResult | None]:
         """The results so far; None for an evaluator that failed."""
-        return {
-            name: result
-            for _, name, result, problem, _ in self._ends()
-            if result is not None or problem is not None
-        }
+        return {name: result for name, result, problem, _ in self._done() if result or problem is not None}
 
     def __repr__(self) -> str:
         states = (
@@ -738,15 +697,15 @@ class ReadEvaluations(Lazy):
         queue = self.evaluations.queue(name)
         return (name if queue is None else queue.name) in self._audited
 
-    def _visible(self, found: Mapping[str, T]) -> Mapping[str, T]:
-        return MappingProxyType({name: part for name, part in found.items() if not self._hides(name)})
+    def ends(self) -> Iterator[End]:
+        return (end for end in self.evaluations.ends() if not self._hides(end[0]))
+
+    def version_of(self, name: str) -> str:
+        return self.evaluations.version_of(name)
 
     @property
-    def unread(self) -> Results:
-        """All visible results, without marking them as read. Waits for them."""
-        seen = self._visible(self.evaluations)
-        versions = self.evaluations.versions_of(seen)
-        return Results(seen, self.errors, self.evaluations.trace, self.ended, versions)
+    def trace(self) -> Sequence[EvaluatorTrace]:
+        return self.evaluations.trace
 
     def untracked(self) -> ReadEvaluations:
         """The same for a policy in audit mode: further results that it reads are not marked as read."""
@@ -770,20 +729,3 @@ class ReadEvaluations(Lazy):
     def error_of(self, name: str) -> str | None:
         """As `Evaluations.error_of`."""
         return None if self._hides(name) else self.evaluations.error_of(name)
-
-    @property
-    def errors(self) -> Mapping[str, str]:
-        return self._visible(self.evaluations.errors)
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """As `Evaluations.versions`."""
-        return self.evaluations.versions_of(self)
-
-    @property
-    def ended(self) -> Mapping[str, Outcome]:
-        """As `Evaluations.ended`."""
-        return self._visible(self.evaluations.ended)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self.evaluations if not self._hides(name))

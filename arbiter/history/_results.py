@@ -94,13 +94,48 @@ class Results(Mapping[str, EvaluationResult]):
         return f"<evaluations {self._found!r}>"
 
 
+End = tuple[str, EvaluationResult | None, str | None, Outcome]
+"""A `Judgement` without its version, which may have to be read from source."""
+
+
 class Lazy(Mapping[str, EvaluationResult]):
-    """Evaluation results that may not be complete yet. A copy waits for all of them."""
+    """Evaluation results that may not be complete yet. A copy waits for all of them, as what is about all does."""
 
     __slots__ = ()
 
+    def ends(self) -> Iterator[End]:
+        """All evaluations. Waits for them, and marks none as read."""
+        raise NotImplementedError
+
+    def version_of(self, name: str) -> str:
+        """The version of the evaluator that gives the result of that name; "" if it is not known."""
+        raise NotImplementedError
+
+    @property
+    def trace(self) -> Sequence[EvaluatorTrace]:
+        """The stages of a group's evaluators so far."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, result, _, _ in self.ends() if result is not None)
+
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    @property
+    def errors(self) -> Mapping[str, str]:
+        """The evaluators that gave no result, with the reason."""
+        return MappingProxyType({name: problem for name, _, problem, _ in self.ends() if problem is not None})
+
+    @property
+    def ended(self) -> Mapping[str, Outcome]:
+        """The outcome of each evaluation."""
+        return MappingProxyType({name: outcome for name, _, _, outcome in self.ends()})
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The versions of the evaluators behind the results."""
+        return {name: version for name in self if (version := self.version_of(name))}
 
     def report_uncommitted(self, name: str, node: str) -> None:
         """Warn that a rule looked for this result of an earlier run of `node`, if nothing commits it."""
@@ -118,7 +153,12 @@ class Lazy(Mapping[str, EvaluationResult]):
 
 def settled(evaluations: Mapping[str, EvaluationResult], copier: Copier) -> Results:
     """A complete copy of the evaluations. Waits for all of them."""
-    done: Mapping[str, EvaluationResult] = getattr(evaluations, "unread", evaluations)
+    lazy = evaluations if isinstance(evaluations, Lazy) else None
+    done = (
+        evaluations
+        if lazy is None
+        else {name: result for name, result, _, _ in lazy.ends() if result is not None}
+    )
     found = {
         name: EvaluationResult(
             copier(result.score),
@@ -129,6 +169,7 @@ def settled(evaluations: Mapping[str, EvaluationResult], copier: Copier) -> Resu
         )
         for name, result in done.items()
     }
-    ended: Mapping[str, Outcome] = getattr(done, "ended", NOTHING)
-    versions: Mapping[str, str] = getattr(done, "versions", NOTHING)
-    return Results(found, getattr(done, "errors", NOTHING), getattr(done, "trace", ()), ended, versions)
+    ended: Mapping[str, Outcome] = getattr(evaluations, "ended", NOTHING)
+    versions: Mapping[str, str] = getattr(evaluations, "versions", NOTHING)
+    errors = getattr(evaluations, "errors", NOTHING)
+    return Results(found, errors, getattr(evaluations, "trace", ()), ended, versions)

@@ -266,7 +266,9 @@ class OpenTelemetry(HistoryListener):
         if judged is not None:
             self._evaluated(judged, item)
         versions: Mapping[str, str] = (
-            evaluations.versions_of(item.evaluation_outcomes) if hasattr(evaluations, "versions_of") else {}
+            {name: evaluations.version_of(name) for name in item.evaluation_outcomes}
+            if hasattr(evaluations, "version_of")
+            else {}
         )
         read = () if judged is None else judged.read
         for event in evaluations_of(item, versions, read, self._texts(item.record)):

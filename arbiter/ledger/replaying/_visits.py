@@ -155,11 +155,6 @@ class _Evaluations(Evaluations):
             self._notes.add(reason)
         return found
 
-    def find(self, name: str) -> EvaluationResult | None:
-        if (queue := self.queue(name)) is not None:
-            self.resolve(queue)
-        return super().find(name)
-
 
 def _named(evaluator: str, reason: str) -> str:
     return f"evaluator {evaluator!r} {reason}" if reason == NEEDS_A_MODEL else reason
