@@ -48,9 +48,7 @@ class Copier:
             made = self._know(value, {})
             whole: Any = dict if kind in _DICTS else MappingProxyType  # past what freezes each part
             for key, part in whole.items(value):
-                made[key if type(key) is str else self._key(key)] = (
-                    part if type(part) in _ATOMS else self(part)
-                )
+                made[self._key(key)] = self(part)
         elif kind in _LISTS:
             made = self._know(value, [])
             made.extend(map(self, list[Any].__iter__(value)))

@@ -28,7 +28,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time
 from enum import Enum
-from functools import lru_cache
 from itertools import chain, islice
 from types import FunctionType, ModuleType
 from typing import Any, Protocol, cast
@@ -208,7 +207,6 @@ def _is_mark(character: str) -> bool:
     return not character.isascii() and unicodedata.category(character).startswith("M")
 
 
-@lru_cache(maxsize=4096)
 def _cells(atom: str) -> int:
     # U+FE0F may turn a narrow character into a wide one: which ones, terminals do not agree on.
     return cell_len(atom.replace("\ufe0f", "")) + ("\ufe0f" in atom)
