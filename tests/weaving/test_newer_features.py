@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
+from langchain.agents import middleware
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.callbacks import GraphCallbackHandler
 from langgraph.channels import EphemeralValue, Topic, UntrackedValue
 from langgraph.channels.delta import DeltaChannel
@@ -26,6 +28,7 @@ from typing_extensions import TypedDict
 from arbiter import ArbiterOS, PolicyViolationError
 from tests import graphs
 from tests.graphs import Governing, Names, as_is, bare
+from tests.scripted import Scripted, ScriptedTools
 from tests.support import MODES, Check, Spy, run, thread
 
 STREAMS = ["values", "updates", "custom", "messages", "debug", "tasks", "checkpoints"]
@@ -228,12 +231,84 @@ def contexts_and_draining(session: Session) -> None:
     session.see(graph.get_context_jsonschema())
 
 
+@middleware.before_agent(can_jump_to=["end"])
+def _stops(state: Any, runtime: Any) -> Any:
+    return {"jump_to": "end"} if state["messages"][-1].text == "stop" else None
+
+
+@middleware.after_model(can_jump_to=["model"])
+def _asks_again(state: Any, runtime: Any) -> Any:
+    runtime.stream_writer({"seen for": runtime.context.user})
+    last = state["messages"][-1]
+    again = {"jump_to": "model", "messages": [HumanMessage("again", id=f"after {last.id}")]}
+    return again if last.text == "what?" else None
+
+
+_CALL = AIMessage("", tool_calls=[{"name": "write_todos", "args": {"todos": []}, "id": "call"}], id="b")
+
+
+def middleware_of_agents(session: Session) -> None:
+    answers = [AIMessage("what?", id="a"), _CALL, AIMessage("done")]
+    steps: list[Any] = [
+        _stops,
+        _asks_again,
+        middleware.TodoListMiddleware(),
+        middleware.SummarizationMiddleware(
+            Scripted(answers=["a summary"]), trigger=("messages", 5), keep=("messages", 2)
+        ),
+        middleware.ModelFallbackMiddleware(ScriptedTools(answers=answers)),
+        middleware.ModelRetryMiddleware(max_retries=1, initial_delay=0, jitter=False, on_failure="error"),
+        middleware.HumanInTheLoopMiddleware({"write_todos": True}),
+        middleware.ModelCallLimitMiddleware(run_limit=5),
+        middleware.PIIMiddleware("email"),
+    ]
+    down = ScriptedTools(answers=[ConnectionError("the model is down")])
+    graph = session.governing(
+        graphs.create_agent(down, [], middleware=steps, context_schema=Context, checkpointer=InMemorySaver())
+    )
+    approve: Any = Command(resume={"decisions": [{"type": "approve"}]})
+    inputs: list[Any] = ["write to a@b.example", approve, "and then?", "stop"]
+    for number, given in enumerate(inputs):
+        if isinstance(given, str):
+            given = {"messages": [HumanMessage(given, id=f"said {number}")]}
+        session.stream(graph, given, context=Context("ann"))
+        session.look(graph)
+
+
+def forks_inside_of_subgraphs(session: Session) -> None:
+    def ask(state: Any) -> Any:
+        return {"log": [interrupt("which?")]}
+
+    def write(state: Any) -> Any:
+        return {"log": ["before"]}
+
+    for checkpointer in (None, True):
+        inner: Any = StateGraph(Log)
+        inner.add_sequence([("write", session.body(write)), ("ask", session.body(ask))])
+        inner.add_edge(START, "write")
+        builder: Any = StateGraph(Log)
+        builder.add_node("inner", inner.compile(checkpointer=checkpointer))
+        builder.add_edge(START, "inner")
+        graph = session.compiled(builder)
+        session.stream(graph, {"log": []})
+        inside = session.look(graph)[0].tasks[0].state
+        past = list(graph.get_state_history(inside))
+        graph.update_state(inside, {"log": ["edited"]}, as_node="write")
+        session.stream(graph, Command(resume="first"))
+        for state in past:
+            session.stream(graph, None, config=state.config)
+        session.stream(graph, Command(resume="second"))
+        session.see(past, session.look(graph))
+
+
 FEATURES = (
     delta_channels_and_forks,
     channels_that_are_not_kept,
     timeouts,
     answers_with_a_schema,
     contexts_and_draining,
+    middleware_of_agents,
+    forks_inside_of_subgraphs,
 )
 
 
