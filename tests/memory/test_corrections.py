@@ -128,6 +128,33 @@ async def test_a_correction_in_the_same_window_wins_in_whatever_order_it_is_list
     assert [one.claim for one in await room.facts(state="active")] == [IS_43]
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("relation", ["corrects", "supersedes", "contradicts", "ends"])
+async def test_the_newest_statement_of_a_conversation_holds_although_the_clock_was_set_back(
+    relation: str, asynchronous: bool
+) -> None:
+    chat = Chat({"I'm 34": IS_34, "43": IS_43}, relation, asynchronous=asynchronous)
+    await chat.say("I'm 34.")
+    chat.pass_by(hours=-1)
+    await chat.say("It is 43.")
+    assert await chat.known() == [IS_43]
+    slip, right = await chat.fact(IS_34), await chat.fact(IS_43)
+    assert slip.superseded_by == right.id
+    assert slip.first_seen_at <= right.first_seen_at
+    assert [line.endswith(IS_43) for line in await chat.notes()] == [True]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_dispute_begins_although_the_clock_was_set_back(asynchronous: bool) -> None:
+    hear = {"rows": fact("Cleo rows", subject="cleo"), "sails": fact("Cleo sails", subject="cleo")}
+    chat = Chat(hear, "contradicts", asynchronous=asynchronous)
+    await chat.cycle.memory.aregister_entity("cleo", "Cleo")
+    await chat.say("Cleo rows", user="ada")
+    chat.pass_by(hours=-1)
+    await chat.say("Cleo sails", user="bob")
+    assert {one.state for one in await chat.facts("cleo")} == {"disputed"}
+
+
 async def test_an_older_message_read_later_in_other_words_does_not_undo_a_correction(
     any_store: BaseStore,
 ) -> None:

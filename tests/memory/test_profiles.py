@@ -129,6 +129,17 @@ def test_a_profile_is_filled_in_the_same_call_field_by_field(
     assert record["fields"]["name"]["source_message_ids"] == ["m1"]
 
 
+@MODES
+def test_the_newest_value_holds_although_the_clock_was_set_back(mode: str) -> None:
+    clock = Clock()
+    cities = [said(UserProfile={"city": city}) for city in ("Oslo", "Rome")]
+    shop = Shop(*cities, clock=clock, mode=mode)
+    shop.tells("I live in Oslo")
+    clock.pass_by(hours=-1)
+    shop.tells("I moved to Rome", "m2")
+    assert shop.profile().city == "Rome"
+
+
 def test_the_model_sees_the_fields_and_what_they_mean() -> None:
     shop = Shop(said(), schemas=[UserProfile, Diet])
     shop.hears("Hello")

@@ -254,6 +254,14 @@ class Ingestion:
             for known, relation in judged.against
         ):
             candidate = candidate.as_sensitive()
+        # After the clock was set back, what was said before is in the future.
+        now = self.ctx.clock()
+        earlier = [
+            known.fact.last_seen_at
+            for known, relation in judged.against
+            if relation != "unrelated" and not self._is_older(candidate, known.fact)
+        ]
+        candidate = candidate.not_before(time for time in earlier if time > now)
         duplicates = [known for known, relation in judged.against if relation == "duplicate"]
         # A confidential duplicate in other words stays confidential: an open claim gets a record of its own.
         same = next((known for known in duplicates if _may_count(known, candidate)), None)

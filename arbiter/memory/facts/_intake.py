@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from itertools import islice
 from typing import Any, get_args
@@ -79,6 +80,11 @@ class Candidate:
     def as_sensitive(self) -> Candidate:
         """The same candidate, visible in its room only."""
         return replace(self, sensitivity="sensitive", mention=replace(self.mention, visibility="room"))
+
+    def not_before(self, times: Iterable[datetime]) -> Candidate:
+        """The candidate as one of the latest of these times, if its own is earlier."""
+        at = max((self.mention.at, *times))
+        return self if at == self.mention.at else replace(self, mention=replace(self.mention, at=at))
 
 
 def is_generic(name: str) -> bool:

@@ -188,6 +188,7 @@ class Profiles(Records):
     ) -> None:
         super().__init__(store, agent_id, entity_id)
         self.rules = rules
+        self._now = now
         self._since = None if rules.profile_ttl is None else now - rules.profile_ttl
 
     async def read(self, schema: type[P], *, room_id: str | None = None) -> P:
@@ -221,9 +222,11 @@ class Profiles(Records):
             shown = profile.model_dump(mode="json", warnings=False)
             after = dict(before)
             for name in allowed.keys() - wrong:
-                after[name] = _told_again(
-                    before.get(name), shown[name], told, sensitive=_is_sensitive(name, shown[name])
-                )
+                field = before.get(name)
+                # After the clock was set back, earlier values are in the future.
+                if field is None or not told.at < time_of(field["at"]) <= self._now:
+                    sensitive = _is_sensitive(name, shown[name])
+                    after[name] = _told_again(field, shown[name], told, sensitive=sensitive)
             changed = sum(after[name]["value"] != current.get(name) for name in after)
             invalid = len(wrong)
             if after == before:
@@ -386,8 +389,6 @@ def _told_again(
 ) -> dict[str, Any]:
     visibility: Visibility = "room" if sensitive else told.visibility
     sources, rooms = [*told.sources], [told.room_id]
-    if before is not None and time_of(before["at"]) > told.at:
-        return dict(before)
     if before is not None and before["value"] == value:
         if {*told.sources} <= {*before["source_message_ids"]}:
             return dict(before)
