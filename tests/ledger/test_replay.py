@@ -15,7 +15,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, RetryPolicy
+from langgraph.types import Command, RetryPolicy, interrupt
 
 from arbiter import (
     ArbiterOS,
@@ -404,6 +404,35 @@ def test_a_past_that_is_not_complete_is_unknown(tmp_path: Path, ledger: Ledger) 
         query("DELETE FROM contents WHERE entry = ?", entry)
         query("DELETE FROM entries WHERE id = ?", entry)
     assert dict(ledger.replay(rules).unknown) == {"its past is not recorded completely": 1}
+
+
+@MODES
+@pytest.mark.parametrize("pauses", [False, True])
+def test_node_runs_in_a_subgraph_that_keeps_its_state_are_decided(
+    tmp_path: Path, ledger: Ledger, mode: str, pauses: bool
+) -> None:
+    """Its namespace has no ids of tasks; nor has that of a graph in it."""
+
+    def asks(state: Any) -> Any:
+        return {"amount": interrupt("?") if pauses else state["amount"]}
+
+    rules = pack(tmp_path, "now", LIMIT.format(100))
+    deep = chain(asks, Spy("pay"), checkpointer=True)
+    inner: Any = StateGraph(State).add_node("deep", deep).add_edge(START, "deep")
+    outer: Any = (
+        StateGraph(State).add_node("sub", inner.compile(checkpointer=True)).add_node("last", Spy("last"))
+    )
+    outer.add_edge(START, "sub").add_edge("sub", "last")
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+    app = arbiter_os.govern(outer.compile(checkpointer=InMemorySaver()))
+    for amount in (10, 20):
+        run(app, {"amount": amount}, conf("t"), mode=mode)
+        if pauses:
+            run(app, Command(resume=amount), conf("t"), mode=mode)
+    again = ledger.replay(rules)
+    assert (list(again), dict(again.unknown)) == ([], {})
+    found = ledger.replay(pack(tmp_path, "next", LIMIT.format(15)))
+    assert ([each.node for each in found], dict(found.unknown)) == (["pay"], {})
 
 
 def test_a_past_is_found_again_whose_last_start_is_between_two_hundredths_of_a_second(

@@ -8,6 +8,7 @@ number is another one, the past is not known.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -111,6 +112,8 @@ class Pasts:
         """The config of each call of a graph."""
         self.attempts: list[Attempt] = []
         self._tasks: dict[str, list[Attempt]] = {}
+        self._bodies: dict[tuple[str, str], list[Attempt]] = {}
+        """Those in whose bodies a graph that keeps its state may have run, by execution and its namespace."""
         self._supersteps: dict[tuple[Any, ...], Superstep] = {}
         self._begun_at: dict[tuple[str, int], list[Superstep]] = {}
         """Those in which an attempt began then, by namespace and hundredth of a second."""
@@ -148,6 +151,10 @@ class Pasts:
             tried.sort(key=_order)
             for one, later in pairwise(tried):
                 one.is_last = one.execution != later.execution
+            for each in tried:
+                self._bodies.setdefault((each.execution, _kept_inside(each.record)), []).append(each)
+        for inside in self._bodies.values():
+            inside.sort(key=_number)
         shared: dict[tuple[Any, ...], Superstep] = {}
         # The checkpoint of what was recovered is not known: it joins its siblings by its place.
         for attempt in sorted(self.attempts, key=lambda attempt: attempt.is_recovered):
@@ -168,12 +175,21 @@ class Pasts:
     def _caller(self, attempt: Attempt) -> Attempt | None:
         owner = attempt.body.get("caller")
         if owner is None and attempt.record.namespace:
+            if ":" not in attempt.record.namespace:
+                return self._keeper(attempt)
             owner = attempt.record.namespace.rsplit(":", 1)[-1].split("|", 1)[0]
         around = [each for each in self._tasks.get(owner or "", ()) if each.execution == attempt.execution]
         begun = [each for each in around if each.record.started <= attempt.record.started]
         # It is written when it has ended: after what ran in its body.
         open = [each for each in begun if each.number > attempt.number]
         return next(iter(open or begun[-1:] or around), None)
+
+    def _keeper(self, attempt: Attempt) -> Attempt | None:
+        """The attempt that ran a graph which keeps its state: no two run at once, and each is written at its
+        end."""
+        inside = self._bodies.get((attempt.execution, attempt.record.namespace), [])
+        place = bisect_right(inside, attempt.number, key=_number)
+        return inside[place] if place < len(inside) else None
 
     def earlier(self, attempt: Attempt) -> list[Attempt]:
         """The earlier attempts of the same task, oldest first."""
@@ -286,6 +302,13 @@ class Pasts:
 
 
 _order = attrgetter("order")
+_number = attrgetter("number")
+
+
+def _kept_inside(record: Record) -> str:
+    """The namespace, without ids of tasks, of a graph that keeps its state and runs in that node run."""
+    outer = [part.partition(":")[0] for part in record.namespace.split("|") if not part.isdigit()]
+    return "|".join([*filter(None, outer), record.node])
 
 
 def _ran_with(attempt: Attempt) -> tuple[Any, ...]:
