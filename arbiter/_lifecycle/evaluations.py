@@ -253,10 +253,11 @@ class EvaluatorQueue:
 
     def _parts(self, several: Several, evaluations: Evaluations, view: History) -> Several:
         faults = dict(several.faults)
+        evaluators = {queue.name for queue in evaluations.queues}
         for key in several.results:
-            if any(queue.name == f"{self.name}.{key}" for queue in evaluations.queues):
+            if (owner := owner_of(f"{self.name}.{key}", evaluators)) != self.name:
                 faults[key] = (
-                    f"returned a result {key!r}, but '{self.name}.{key}' is another evaluator. Rename one of the two"
+                    f"returned a result {key!r}, but {owner!r} is another evaluator. Rename one of the two"
                 )
         for key, fault in faults.items():
             self._failed(_Failure(f"its result {key!r}: evaluator {self.name!r} {fault}"), view)
@@ -413,7 +414,10 @@ class Evaluations(Lazy):
                 return _Failure(_FROM_THE_LOOP.format(queue.name))
             wait((future,))
             self._take(future)  # the callback may do it later than a reader needs it
-        return self.outcome(queue) or _Failure(f"the group of evaluator {queue.name!r} has not begun")
+        outcome = self.outcome(queue)
+        return (
+            _Failure(f"the group of evaluator {queue.name!r} has not begun") if outcome is None else outcome
+        )
 
     def _take(self, begun: Future[GroupOutcome]) -> None:
         """Take over the outcomes of the group, which is done."""
@@ -583,31 +587,35 @@ class Evaluations(Lazy):
 
     def judgements(self) -> list[Judgement]:
         """The evaluations that are done so far. Waits for nothing."""
-        return [Judgement(*end, self.version_of(end[0])) for end in self._done()]
+        return [Judgement(*end, queue.version) for queue, end in self._done()]
 
     def ends(self) -> Iterator[End]:
         for queue in self.queues:
             self.resolve(queue)
-        return self._done()
+        return (end for _, end in self._done())
 
-    def _done(self) -> Iterator[End]:
+    def _done(self) -> Iterator[tuple[EvaluatorQueue, End]]:
         for queue, found in zip(self.queues, self.found, strict=True):
             if isinstance(found, EvaluationResult):
-                yield queue.name, found, None, found.outcome
+                yield queue, (queue.name, found, None, found.outcome)
             elif isinstance(found, Several):
                 for name, result in found.results.items():
-                    yield name, result, None, result.outcome
+                    yield queue, (name, result, None, result.outcome)
                 for name, problem in found.faults.items():
-                    yield name, None, problem, "error"
+                    yield queue, (name, None, problem, "error")
             elif isinstance(found, _Failure):
-                yield queue.name, None, found.message, found.outcome
+                yield queue, (queue.name, None, found.message, found.outcome)
             elif found is not None:
-                yield queue.name, None, None, "not_applicable"
+                yield queue, (queue.name, None, None, "not_applicable")
 
     @property
     def outcomes(self) -> Mapping[str, EvaluationResult | None]:
         """The results so far; None for an evaluator that failed."""
-        return {name: result for name, result, problem, _ in self._done() if result or problem is not None}
+        return {
+            name: result
+            for _, (name, result, problem, _) in self._done()
+            if result is not None or problem is not None
+        }
 
     def __repr__(self) -> str:
         states = (

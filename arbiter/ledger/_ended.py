@@ -136,7 +136,7 @@ class EndedRun(Waiting):
         self._add(event, late)
         if self.known:
             # These stand among those of the item.
-            event.fields["order"] = [each.name for each in done if each.result]
+            event.fields["order"] = [each.name for each in done if each.result is not None]
         return event
 
     def _add(self, event: Event, done: Sequence[Judgement]) -> None:

@@ -128,6 +128,60 @@ def test_a_name_that_another_evaluator_has_is_an_error_with_a_remedy() -> None:
     assert "'style.brief' is another evaluator. Rename one of the two" in logged
 
 
+@MODES
+@pytest.mark.parametrize("answer", [{"c": 0.5}, {"d": 0.5}, 0.5], ids=str)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_name_below_that_of_another_evaluator_is_an_error_with_a_remedy(
+    mode: str, is_first: bool, answer: Any
+) -> None:
+    """The name would be read from the other evaluator, whether or not that one gives it."""
+    judges = [Judge("a", lambda _: {"b.c": 0.25, "e": 0.75}), Judge("a.b", lambda _: answer)]
+    arbiter_os, app = governed(chain(Spy("a")), *(judges if is_first else reversed(judges)))
+    run(app, {"log": []}, mode=mode)
+    item = arbiter_os.history.item
+    other = "a.b" if answer == 0.5 else f"a.b.{next(iter(answer))}"
+    found = {name: result.score for name, result in item.evaluation_results.items()}
+    assert found == {"a.e": 0.75, other: 0.5}
+    assert len(item.evaluation_results) == 2
+    copied = pickle.loads(pickle.dumps(item.evaluation_results))
+    assert {name: result.score for name, result in copied.items()} == found
+    assert "'a.b' is another evaluator. Rename one of the two" in item.evaluation_errors["a.b.c"]
+
+
+def test_a_broken_result_has_the_version_of_its_own_evaluator() -> None:
+    """Also where its name is that of another evaluator."""
+
+    class Style(Judge):
+        version = "of style"
+
+    class Brief(Judge):
+        version = "of brief"
+
+    arbiter_os, app = governed(
+        chain(Spy("a")), Style("style", style), Brief("style.brief", lambda _: {"words": 0.5})
+    )
+    app.invoke({"log": []})
+    evaluations: Any = arbiter_os.history.item.evaluation_results
+    len(evaluations)
+    done = [(each.name, each.result is None, each.version) for each in evaluations.judgements()]
+    assert ("style.brief", True, "of style") in done
+    assert ("style.brief.words", False, "of brief") in done
+
+
+def test_a_result_that_is_false_in_a_boolean_context_is_a_result() -> None:
+    """Its class may define `__bool__` by `passed`."""
+
+    class Judged(EvaluationResult):
+        def __bool__(self) -> bool:
+            return self.passed is True
+
+    arbiter_os, app = governed(chain(Spy("a")), Judge("judge", lambda _: Judged(0.25, False)))
+    app.invoke({"log": []})
+    item = arbiter_os.history.item
+    assert results(arbiter_os) == {"judge": (0.25, False)}
+    assert list(item.read_results) == ["judge"]
+
+
 def test_reading_by_the_name_of_the_evaluator_says_what_there_is() -> None:
     arbiter_os, app = governed(chain(Spy("a")), Judge("style", style))
     app.invoke({"log": []})
