@@ -99,7 +99,10 @@ End = tuple[str, EvaluationResult | None, str | None, Outcome]
 
 
 class Lazy(Mapping[str, EvaluationResult]):
-    """Evaluation results that may not be complete yet. A copy waits for all of them, as what is about all does."""
+    """Evaluation results that may not be complete yet.
+
+    A copy waits for all of them, and so do `len`, iteration, `errors`, `ended` and `versions`.
+    """
 
     __slots__ = ()
 
@@ -153,12 +156,9 @@ class Lazy(Mapping[str, EvaluationResult]):
 
 def settled(evaluations: Mapping[str, EvaluationResult], copier: Copier) -> Results:
     """A complete copy of the evaluations. Waits for all of them."""
-    lazy = evaluations if isinstance(evaluations, Lazy) else None
-    done = (
-        evaluations
-        if lazy is None
-        else {name: result for name, result, _, _ in lazy.ends() if result is not None}
-    )
+    done = evaluations
+    if isinstance(evaluations, Lazy):  # to look up a result would mark it as read
+        done = {name: result for name, result, _, _ in evaluations.ends() if result is not None}
     found = {
         name: EvaluationResult(
             copier(result.score),
