@@ -86,6 +86,34 @@ def test_outcomes_and_versions_come_back_as_they_were(where: Path, mode: str, is
         assert ledger.verify()
 
 
+class _Failed(EvaluationResult):
+    def __bool__(self) -> bool:
+        return False
+
+
+def test_late_results_come_back_in_their_order(where: Path) -> None:
+    """Also where a result is false in a boolean context."""
+    go_on = threading.Event()
+
+    def waits(_: Any) -> float:
+        assert go_on.wait(60)
+        return 1.0
+
+    with Ledger(where, flush_every=0.01) as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        judges: Mapping[str, Any] = {"z": waits, "y": lambda _: _Failed(0.0, False), "x": _half}
+        for name, judge in judges.items():
+            arbiter_os.add_evaluator(Judge(name, judge))
+        arbiter_os.govern(chain(Spy("write"))).invoke({}, conf("t"))
+        results = arbiter_os.history_of(thread_id="t").item.evaluation_results
+        assert (results["x"].score, results["y"].score) == (0.5, 0.0)
+        assert not ledger.flush(0.3)
+        go_on.set()
+        assert ledger.flush(60)
+        (stored,) = ledger.items()
+        assert list(stored.evaluation_results) == list(judges)
+
+
 class _AllButOne(EvaluatorGroup):
     """Runs all but the last of its evaluators."""
 
