@@ -91,6 +91,10 @@ class _Failed(EvaluationResult):
         return False
 
 
+def _fails(_: Any) -> EvaluationResult:
+    return _Failed(0.0, False)
+
+
 def test_late_results_come_back_in_their_order(where: Path) -> None:
     """Also where a result is false in a boolean context."""
     go_on = threading.Event()
@@ -101,7 +105,7 @@ def test_late_results_come_back_in_their_order(where: Path) -> None:
 
     with Ledger(where, flush_every=0.01) as ledger:
         arbiter_os = ArbiterOS(ledger=ledger)
-        judges: Mapping[str, Any] = {"z": waits, "y": lambda _: _Failed(0.0, False), "x": _half}
+        judges: Mapping[str, Any] = {"z": waits, "y": _fails, "x": _half}
         for name, judge in judges.items():
             arbiter_os.add_evaluator(Judge(name, judge))
         arbiter_os.govern(chain(Spy("write"))).invoke({}, conf("t"))

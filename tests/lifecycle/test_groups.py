@@ -197,3 +197,20 @@ def test_there_is_one_group_at_most() -> None:
     arbiter_os, _ = grouped(Group(all_passed))
     with pytest.raises(RegistrationError, match="there is one at most"):
         arbiter_os.add_evaluation_cycle(Group(all_passed))
+
+
+def test_a_reader_that_waits_gets_a_result_that_is_false_in_a_boolean_context() -> None:
+    class Judged(EvaluationResult):
+        def __bool__(self) -> bool:
+            return False
+
+    go_on = threading.Event()
+
+    def judge(_: list[str]) -> GroupOutcome:
+        assert go_on.wait(10)
+        return GroupOutcome(results={"a": Judged(0.25, False)})
+
+    arbiter_os, app = grouped(Group(judge))
+    app.invoke({})
+    threading.Timer(0.2, go_on.set).start()
+    assert arbiter_os.history.item.evaluation_results["a"].score == 0.25
