@@ -265,11 +265,7 @@ class OpenTelemetry(HistoryListener):
         judged = self._judged.pop(id(evaluations), None)
         if judged is not None:
             self._evaluated(judged, item)
-        versions: Mapping[str, str] = (
-            {name: evaluations.version_of(name) for name in item.evaluation_outcomes}
-            if hasattr(evaluations, "version_of")
-            else {}
-        )
+        versions = {each.name: each.version for each in evaluations.judgements()}
         read = () if judged is None else judged.read
         for event in evaluations_of(item, versions, read, self._texts(item.record)):
             found = event.attributes
