@@ -145,6 +145,30 @@ async def test_the_newest_statement_of_a_conversation_holds_although_the_clock_w
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("relation", ["corrects", "supersedes", "contradicts"])
+async def test_the_newest_statement_of_another_thread_holds_although_the_clock_was_set_back(
+    relation: str, asynchronous: bool
+) -> None:
+    chat = Chat({"I'm 34": IS_34, "43": IS_43}, relation, asynchronous=asynchronous)
+    await chat.say("I'm 34.")
+    chat.pass_by(hours=-1)
+    await chat.say("It is 43.", room="room-2")
+    assert await chat.known() == [IS_43]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("room", ["room-1", "room-2"])
+async def test_a_statement_holds_again_although_the_clock_was_set_back(room: str, asynchronous: bool) -> None:
+    chat = Chat({"I'm 34": IS_34, "43": IS_43}, "supersedes", asynchronous=asynchronous)
+    await chat.say("I'm 34.")
+    chat.pass_by(minutes=1)
+    await chat.say("It is 43.")
+    chat.pass_by(hours=-1)
+    await chat.say("I'm 34 after all.", room=room)
+    assert await chat.known() == [IS_34]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
 async def test_a_dispute_begins_although_the_clock_was_set_back(asynchronous: bool) -> None:
     hear = {"rows": fact("Cleo rows", subject="cleo"), "sails": fact("Cleo sails", subject="cleo")}
     chat = Chat(hear, "contradicts", asynchronous=asynchronous)

@@ -62,7 +62,7 @@ class Ingestion:
         self.ctx = ctx
         self.evaluator = evaluator
         self.model = model
-        self.knowledge = Knowledge(store, rules, ctx.agent_id)
+        self.knowledge = Knowledge(store, rules, ctx.agent_id, ctx.clock)
         self.intake = Intake(ctx, rules)
         self.writer = Writer(ctx, self.knowledge)
         self.scopes = self.writer.scopes
@@ -219,11 +219,11 @@ class Ingestion:
 
     def _is_older(self, candidate: Candidate, fact: Fact) -> bool:
         """True if the claim was said before the known fact was said last: in this conversation by the order
-        of its messages, else by time."""
+        of its messages, else by time. What is in the future was said before the clock was set back."""
         said, known = self._place(candidate), self.intake.place(fact.source_message_ids)
         if said >= 0 and known >= 0 and said != known:
             return said < known
-        return candidate.mention.at < fact.last_seen_at
+        return candidate.mention.at < fact.last_seen_at <= self.ctx.clock()
 
     def _decided(self, fact: Fact, candidate: Candidate) -> Relation | None:
         """The relation that needs no comparison: one that an earlier, crashed attempt has applied, or the same

@@ -4,8 +4,9 @@ a name that turns out to be the speaker's own."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 
 from arbiter.memory._records import KINDS, Claim, Fact, Provenance, readable
@@ -39,10 +40,13 @@ class Known:
 class Knowledge:
     """The facts of an agent, looked up by claims."""
 
-    def __init__(self, store: MemoryStore, rules: FactRules, agent_id: str) -> None:
+    def __init__(
+        self, store: MemoryStore, rules: FactRules, agent_id: str, clock: Callable[[], datetime]
+    ) -> None:
         self.store = store
         self.rules = rules
         self.agent_id = agent_id
+        self.clock = clock
         self._ids: dict[str, FactIds] = {}
 
     async def ids(self, scope: str) -> FactIds:
@@ -76,7 +80,8 @@ class Knowledge:
         return generation, None
 
     def _is_history(self, fact: Fact, candidate: Candidate) -> bool:
-        ended = fact.valid_to is not None and candidate.mention.at < fact.valid_to
+        # After the clock was set back, the end of an earlier statement is in the future.
+        ended = fact.valid_to is not None and candidate.mention.at < fact.valid_to <= self.clock()
         return ended or {*candidate.mention.sources} <= {*fact.source_message_ids}
 
     async def named(self, candidate: Candidate) -> Known | None:
