@@ -291,6 +291,34 @@ async def test_the_same_claim_is_embedded_once(local: LocalIndex, embeddings: Ke
     assert (await memory.asearch(NS, "dog")).entries[0].similarity == pytest.approx(1.0, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("vector", "problem"),
+    [([0.0] * 6, "all zeros, or not finite"), ([1.0], "a vector of 1 dimensions; the store has")],
+)
+def test_a_graph_that_searches_by_itself_is_told_of_a_bad_vector(
+    local: LocalIndex, vector: list[float], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.put(NS, "k", {"claim": "a cat"})
+
+    def embed_query(text: str) -> list[float]:
+        return vector
+
+    monkeypatch.setattr(local.embeddings, "embed_query", embed_query)
+    with pytest.raises(ValueError, match=problem):
+        local.search(NS, query="cat")
+
+
+def test_a_graph_that_writes_by_itself_is_told_of_missing_vectors(
+    local: LocalIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def embed_documents(texts: list[str]) -> list[list[float]]:
+        return []
+
+    monkeypatch.setattr(local.embeddings, "embed_documents", embed_documents)
+    with pytest.raises(ValueError, match="returned 0 vectors for 1 texts"):
+        local.put(NS, "k", {"claim": "a cat"})
+
+
 async def test_forgetting_leaves_no_vector(local: LocalIndex) -> None:
     """The vector is gone from the file too. A record written without a claim has none either."""
     memory = MemoryStore(local)

@@ -172,7 +172,7 @@ class LocalIndex(BaseStore):
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         given = list(ops)
         queries = {op.query for op in given if isinstance(op, SearchOp) and op.query}
-        asked = {query: self.embeddings.embed_query(query) for query in queries}
+        asked = {query: self._embedded(query) for query in queries}
         rows = self._rows([op for op in given if isinstance(op, PutOp)])
         with self._guard:
             found = {
@@ -206,9 +206,16 @@ class LocalIndex(BaseStore):
                 if claim is not None and self._table.digest(*at) != (digest := self._digest(claim)):
                     new[at] = (claim, digest)
         vectors = self.embeddings.embed_documents([claim for claim, _ in new.values()]) if new else []
+        if len(vectors) != len(new):
+            raise VectorError(f"the embedder returned {len(vectors)} vectors for {len(new)} texts.")
         for (at, (_, digest)), vector in zip(new.items(), vectors, strict=True):
             rows[at] = Row(".".join(at[0]), at[1], digest, _packed(vector))
         return rows
+
+    def _embedded(self, query: str) -> list[float]:
+        vector = self.embeddings.embed_query(query)
+        check_vector(vector, self.index_config["dims"])
+        return vector
 
     def _digest(self, claim: str) -> str:
         return digest_of(f"{self._model}\n{claim}")
