@@ -606,10 +606,16 @@ class EvaluationCycle(EvaluatorGroup):
             times[name] = begun, time.time_ns()
             trace[name] = settled(evaluator, done, results, errors)
             self._tell(name, ctx, done)
-            if name in errors and self.mode == "background":
-                _log.warning("evaluator %r failed in the background: %s", name, errors[name])
-            elif name in errors and not (done.late or isinstance(done.error, UnusableAnswerError)):
-                self._reports.failed([name], errors[name], done.error)
+            if name not in errors:
+                continue
+            problem = errors[name]
+            if done.error is None and not isinstance(evaluator, CognitiveEvaluator):
+                # The text of the error quotes the returned values.
+                problem = "evaluate returned no valid EvaluationResult; see item.evaluation_errors"
+            if self.mode == "background":
+                _log.warning("evaluator %r failed in the background: %s", name, problem)
+            elif not (done.late or isinstance(done.error, UnusableAnswerError)):
+                self._reports.failed([name], problem, done.error)
         ordered = [trace[evaluator.name] for evaluator in evaluators if evaluator.name in trace]
         others = [
             EvaluatorTrace(evaluator.name, "gate", "filtered", 0.0, OTHER_TARGETS)

@@ -19,7 +19,7 @@ from langgraph.store.base import Op, Result
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
-from arbiter import ArbiterOS
+from arbiter import ArbiterOS, EvaluationResult, NodeEvaluator
 from arbiter.memory import (
     CognitiveEvaluator,
     EvalContext,
@@ -53,7 +53,7 @@ def talk(
     if cycle is not None:
         arbiter_os.add_evaluation_cycle(cycle)
     for part in parts:
-        if isinstance(part, CognitiveEvaluator):
+        if isinstance(part, NodeEvaluator):
             arbiter_os.add_evaluator(part)
         else:
             arbiter_os.add_advisor(part)
@@ -145,6 +145,26 @@ def test_an_evaluator_of_the_users_that_fails_is_reported_once(
     talk(own, cycle=EvaluationCycle(store=InMemoryStore(), validate_timeout_s=0.1), mode=mode)
     [told] = warnings_in(caplog)
     assert told == f"evaluator 'GREETED' failed: {problem}. This warning is not repeated."
+
+
+@pytest.mark.parametrize("cycle_mode", ["inline", "background"])
+def test_a_warning_quotes_no_returned_value_of_a_scoring_evaluator(
+    cycle_mode: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Judge(NodeEvaluator):
+        def validate(self, ctx: EvalContext) -> bool:
+            return True
+
+        def evaluate(self, history: Any) -> Any:
+            return EvaluationResult(score="I live in Oslo", passed=True)  # type: ignore[arg-type]
+
+    cycle = EvaluationCycle(store=InMemoryStore(), mode=cycle_mode)
+    item = talk(Judge("JUDGE"), cycle=cycle)
+    assert "JUDGE" in str(item.evaluation_errors)
+    found = {*warnings_in(caplog)}
+    assert len(found) == 1
+    assert "'JUDGE'" in str(found)
+    assert "Oslo" not in str(found)
 
 
 @MODES
