@@ -19,7 +19,7 @@ from arbiter.memory._records import KINDS, Fact, Relationship, Thought, readable
 from arbiter.memory._tombstones import Before, Forgettings, Tombstones
 from arbiter.memory._turns import AT_WORK
 from arbiter.memory.facts._bin import Bin, Binned, empty_bins
-from arbiter.memory.facts._changes import links_of, unlinked
+from arbiter.memory.facts._changes import OPEN, links_of, unlinked
 from arbiter.memory.facts._normal import FactIds, sought
 from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.facts._profiles import Profiles, StoredField, left_of, listed_as
@@ -83,6 +83,8 @@ class Forgetting:
         self._forgettings = Forgettings(store, agent_id, entity_id)
         self._before: datetime | None = None
         """The time of the forgetting before."""
+        self._known: dict[Namespace, dict[str, tuple[Value, Fact | None]]] = {}
+        """The records as they were read last."""
 
     async def forget(self, wanted: Wanted) -> Forgotten:
         """Delete everything `wanted`, including concurrent writes."""
@@ -166,14 +168,32 @@ class Forgetting:
     async def _unlink(self, *, reopen: bool) -> None:
         for ns in self._near(self.gone):
             gone = {id for scope, id in self.gone if scope == ns[-1]}
-            for fact in await self._facts(ns):
-                if unlinked(fact, gone) is not fact:
+            # As the last look has read them: it found nothing left to delete.
+            for _, fact in self._known.get(ns, {}).values():
+                if fact is not None and unlinked(fact, gone) is not fact:
                     await self._into_bin([(ns, fact.id, {"links": links_of(fact)})], {})
                     free = partial(unlinked, gone=gone, reopen=reopen)
                     await self.store.aupdate(ns, fact.id, partial(Fact.altered, change=free))
 
     async def _facts(self, ns: Namespace) -> list[Fact]:
-        return readable(Fact, (entry.value for entry in await self.store.alist(ns)))
+        before = self._known.get(ns)
+        if before is None:
+            entries = await self.store.alist(ns)
+        else:
+            # Another look is for what was written meanwhile. Closed records do not change.
+            entries = [e for state in OPEN for e in await self.store.alist(ns, filter={"state": state})]
+        now = {
+            key: known
+            for key, known in (before or {}).items()
+            if (ns[-1], key) not in self.gone and known[1] is not None and known[1].state not in OPEN
+        }
+        for entry in entries:
+            known = (before or {}).get(entry.key)
+            # Reading a fact costs more than comparing values, and most are the same at each look.
+            same = known is not None and known[0] == entry.value
+            now[entry.key] = known if known is not None and same else (entry.value, Fact.read(entry.value))
+        self._known[ns] = now
+        return [fact for _, fact in now.values() if fact is not None]
 
     def _near(self, chosen: Iterable[tuple[str, str]]) -> list[Namespace]:
         """The entity's own namespaces, and those of others with chosen facts."""
