@@ -135,12 +135,14 @@ class WordSearch:
         if tables is None:
             for ns in spaces:
                 await self._refresh(ns)
-            return ask(self._index)
 
         def work() -> T:
+            if tables is None:
+                return ask(self._index)
             tables.refresh(spaces, PATIENCE)
             return ask(tables)
 
+        # A frequent word of many records takes tenths of a second, and this event loop serves all users.
         return await asyncio.wrap_future(start(work))
 
     async def _refresh(self, ns: Namespace) -> None:
