@@ -101,7 +101,8 @@ class Handover:
         if shape in ("int", "scalar"):
             return self.whole(value, 0)  # another kind than the expression expects; CEL reports that
         if shape == "unreadable":
-            return self._unreadable(need, value)
+            self.unread.append(value)
+            return None  # no operator, function or has() takes it
         handed: dict[Any, Any] = {}
         if need.size or need.each is not None:
             if need.only_size:
@@ -118,12 +119,6 @@ class Handover:
             else:
                 handed[key] = self.part(wanted, found)
         return handed
-
-    def _unreadable(self, need: Need, value: Any) -> Any:
-        if need.size or need.each is not None or any(part.presence for part in need.keys.values()):
-            return len(value)  # raises: CEL would take it for an empty one
-        self.unread.append(value)
-        return {}
 
     def _elements(self, need: Need, value: Any) -> Any:
         length = len(value)

@@ -164,8 +164,6 @@ def _without_truth(rule: Contract, nodes: Sequence[Node]) -> Iterator[Finding]:
 
 
 def _may_hold(condition: Condition, node: Node) -> bool:
-    if "has" in condition.expression:  # it is false for a value that only a run has
-        return True
     values = dict.fromkeys(condition.variables, Unreadable())
     try:
         return condition.evaluate({**values, "node": node.name, "instruction": node.instruction})

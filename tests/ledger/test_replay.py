@@ -359,7 +359,15 @@ def test_a_rule_that_reads_missing_contents_has_no_decision(
 
 
 @pytest.mark.parametrize("states", ["full", "bounded", "digest"])
-@pytest.mark.parametrize("needs", ['input.note == "plain"', 'input.note != "plain"', "size(input.note) > 9"])
+@pytest.mark.parametrize(
+    "needs",
+    [
+        'input.note == "plain"',
+        'input.note != "plain"',
+        "size(input.note) > 9",
+        "has(input.note.x) && input.note.x > 9",
+    ],
+)
 def test_no_rule_takes_a_digest_that_the_history_kept_for_the_value(
     tmp_path: Path, states: Any, needs: str
 ) -> None:
@@ -370,6 +378,20 @@ def test_no_rule_takes_a_digest_that_the_history_kept_for_the_value(
         report = ledger.replay(pack(tmp_path, "asks", f"name: asks, use: condition, deny_when: '{needs}'"))
         assert dict(report.unknown) == {"input.note was kept as a digest": 1}
         assert (report.summary.same, list(report)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "needs", ["has(input.note.part.x)", "has(input.note.part.x) && input.note.part.x > 9"]
+)
+def test_no_rule_takes_a_part_that_was_not_kept_for_one_without_fields(
+    tmp_path: Path, ledger: Ledger, needs: str
+) -> None:
+    rules = pack(tmp_path, "asks", f"name: asks, use: condition, deny_when: '{needs}', on_deny: end")
+    app = ArbiterOS.from_constitution(rules, ledger=ledger).govern(chain(Spy("pay"), state=Note))
+    app.invoke({"note": {"part": object()}})
+    report = ledger.replay(rules)
+    assert dict(report.unknown) == {"input.note.part was of a type that is not kept": 1}
+    assert (report.summary.same, list(report)) == (0, [])
 
 
 class Note(TypedDict, total=False):

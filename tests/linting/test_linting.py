@@ -606,6 +606,15 @@ MISSES: list[tuple[str, str, list[Contract]]] = [
             )
         ],
     ),
+    (
+        "dead-rule",
+        "warning",
+        [
+            kinds.ConditionChecker(
+                "c", 'has(input.x) && input.x == "has" && node == "pay"', target_nodes=["draft"]
+            )
+        ],
+    ),
     ("unknown-evaluator", "error", [on_drafts("quality"), EvaluationRouter("r", "qualty", "verify")]),
     ("unknown-evaluator", "warning", [EvaluationRouter("r", "quality", "verify")]),
     (
@@ -665,6 +674,7 @@ FINE: list[list[Contract]] = [
     [on_drafts(), EvaluationRouter("r", "e.tone", "verify", target_nodes=["draft"])],
     [kinds.ConditionChecker("c", 'instruction == "TOOL_CALL" && history.denied.c > 1')],
     [kinds.ConditionChecker("c", "has(input.score) && input.score > 0.5")],
+    [kinds.ConditionChecker("c", "has(config.user) && has(config.user.name) && config.user.name != ''")],
     [kinds.ConditionChecker("c", "size(input.x) > 5 && has(config.user_id)")],
     [kinds.ConditionChecker("c", "input.x in ['a'] || history.count > 9", target_nodes=["pay"])],
     [kinds.ConditionChecker("c", '1 > 2 || node != "pay"')],
