@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from enum import Enum, IntEnum
 from pathlib import Path
+from threading import Barrier
 from types import FrameType
 from typing import Any, NamedTuple, TypedDict, cast
 
@@ -14,8 +16,9 @@ import pytest
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import InvalidUpdateError
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, RetryPolicy, interrupt
+from langgraph.types import Command, RetryPolicy, Send, interrupt
 
 from arbiter import (
     ArbiterOS,
@@ -455,6 +458,62 @@ def test_node_runs_in_a_subgraph_that_keeps_its_state_are_decided(
     assert (list(again), dict(again.unknown)) == ([], {})
     found = ledger.replay(pack(tmp_path, "next", LIMIT.format(15)))
     assert ([each.node for each in found], dict(found.unknown)) == (["pay"], {})
+
+
+@MODES
+def test_a_graph_that_keeps_its_state_is_called_several_times_in_one_node(
+    tmp_path: Path, ledger: Ledger, mode: str
+) -> None:
+    """The namespace of each call but the first has a number."""
+    rules = pack(tmp_path, "now", LIMIT.format(100))
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+    inner: Any = arbiter_os.govern(chain(Spy("look"), Spy("pay"), checkpointer=True))
+
+    def calls(state: Any) -> None:
+        for more in range(3):
+            inner.invoke({"amount": state["amount"] + more})
+
+    async def acalls(state: Any) -> None:
+        for more in range(3):
+            await inner.ainvoke({"amount": state["amount"] + more})
+
+    outer: Any = StateGraph(State).add_node("calls", calls if mode == "sync" else acalls)
+    outer.add_node("last", Spy("last")).add_edge(START, "calls").add_edge("calls", "last")
+    app = arbiter_os.govern(outer.compile(checkpointer=InMemorySaver()))
+    for amount in (10, 20):
+        run(app, {"amount": amount}, conf("t"), mode=mode)
+    again = ledger.replay(rules)
+    assert (list(again), dict(again.unknown), again.summary.same) == ([], {}, 16)
+    found = ledger.replay(pack(tmp_path, "next", LIMIT.format(21)))
+    assert ([each.node for each in found], dict(found.unknown)) == (["pay"], {})
+
+
+@MODES
+def test_node_runs_in_parallel_calls_of_a_graph_that_keeps_its_state_are_unknown(
+    tmp_path: Path, ledger: Ledger, mode: str
+) -> None:
+    """Nothing says which `Send` ran them."""
+    rules = pack(tmp_path, "now", LIMIT.format(100))
+    both = Barrier(2)
+
+    def look(state: Any) -> dict[str, Any]:
+        both.wait(20)
+        return {"log": ["look"]}
+
+    def each(state: Any) -> list[Send]:
+        return [Send("sub", {"amount": 10}), Send("sub", {"amount": 20})]
+
+    outer: Any = StateGraph(State).add_node("sub", chain(look, Spy("pay"), checkpointer=True))
+    outer.add_node("last", Spy("last"))
+    outer.add_conditional_edges(START, each, ["sub"]).add_edge("sub", "last")
+    app = ArbiterOS.from_constitution(rules, ledger=ledger).govern(
+        outer.compile(checkpointer=InMemorySaver())
+    )
+    with suppress(InvalidUpdateError):
+        run(app, {"amount": 10}, conf("t"), mode=mode)
+    again = ledger.replay(rules)
+    assert (list(again), again.summary.same) == ([], 2)
+    assert dict(again.unknown) == {"the node run around it is not recorded": 4}
 
 
 def test_a_past_is_found_again_whose_last_start_is_between_two_hundredths_of_a_second(

@@ -8,6 +8,8 @@ number is another one, the past is not known.
 
 from __future__ import annotations
 
+import math
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -56,6 +58,9 @@ class Attempt:
     """The attempt in whose body it ran."""
     inner: list[Attempt] = field(default_factory=list["Attempt"])
     """The attempts that ran in its body."""
+    next: float = math.inf
+    """The first start of those that end later, of the same execution, and may run the same graph that keeps its
+    state."""
     is_last: bool = True
     """True if the task was not tried again in the same call of the graph."""
     visit: Any = None
@@ -155,6 +160,8 @@ class Pasts:
                 self._bodies.setdefault((each.execution, _kept_inside(each.record)), []).append(each)
         for inside in self._bodies.values():
             inside.sort(key=_number)
+            for each, later in reversed([*pairwise(inside)]):
+                each.next = min(later.record.started, later.next)
         shared: dict[tuple[Any, ...], Superstep] = {}
         # The checkpoint of what was recovered is not known: it joins its siblings by its place.
         for attempt in sorted(self.attempts, key=lambda attempt: attempt.is_recovered):
@@ -185,11 +192,13 @@ class Pasts:
         return next(iter(open or begun[-1:] or around), None)
 
     def _keeper(self, attempt: Attempt) -> Attempt | None:
-        """The attempt that ran a graph which keeps its state: no two run at once, and each is written at its
-        end."""
-        inside = self._bodies.get((attempt.execution, attempt.record.namespace), [])
+        """The attempt that ran a graph which keeps its state: the first that ends later. None if another one ran at
+        the same time, as parallel `Send`s do."""
+        kept = _COUNTED.sub("", attempt.record.namespace)
+        inside = self._bodies.get((attempt.execution, kept), [])
         place = bisect_right(inside, attempt.number, key=_number)
-        return inside[place] if place < len(inside) else None
+        found = inside[place] if place < len(inside) else None
+        return None if found is None or found.next <= attempt.record.started else found
 
     def earlier(self, attempt: Attempt) -> list[Attempt]:
         """The earlier attempts of the same task, oldest first."""
@@ -303,6 +312,8 @@ class Pasts:
 
 _order = attrgetter("order")
 _number = attrgetter("number")
+_COUNTED = re.compile(r"\|\d+(?![^|])")
+"""The number in the namespace of each call of a graph in one node run but the first."""
 
 
 def _kept_inside(record: Record) -> str:
