@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 from arbiter._threads.deadlines import EventLoop, as_failure, is_from_outside, start
 from arbiter.harness.running import GRACE, Call, LateError, Run, Session, Steps
@@ -72,15 +72,15 @@ class _Worker:
 class _Workers:
     """Worker threads, and the supervisor that takes late calls away from them.
 
-    `_calls` has what each worker is calling, and when the call is late. Popping a worker's entry gives the right
-    to go on with its case: the worker pops it when the call returns, the supervisor when the call is late.
-    (`dict.pop` is atomic.)
+    `_calls` has the running calls by a key of their own, each with its end, its worker and the steps of its case.
+    Popping a call gives the right to go on with its case: the worker pops it when the call returns, the supervisor
+    when the call is late. (`dict.pop` is atomic.)
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.most = session.workers = min(session.limits.concurrency, session.total)
-        self._calls: dict[_Worker, tuple[float, Call, Steps]] = {}
+        self._calls: dict[object, tuple[float, _Worker, Call, Steps]] = {}
         self._lock = threading.Lock()
         self._alive: set[_Worker] = set()
         self._ended = threading.Event()
@@ -121,7 +121,7 @@ class _Workers:
         """The seconds in which no call can become late, also none that begins meanwhile. A look takes the GIL from
         the workers, so there is none that finds nothing."""
         now, limits = perf_counter(), self.session.limits
-        ends = [given_up, *(end for end, _, _ in list(self._calls.values()))]
+        ends = [given_up, *(end for end, *_ in list(self._calls.values()))]
         least = [limits.case_timeout, limits.score_timeout, self.session.time_left]
         return max(min(_LOOK, min(ends) - now, *(each for each in least if each is not None)), _SOON)
 
@@ -164,18 +164,25 @@ class _Workers:
             except StopIteration:
                 return True
             answer, error = None, None
-            begun = perf_counter()
-            self._calls[me] = begun + (float("inf") if call.seconds is None else call.seconds), call, steps
+            begun, key = perf_counter(), object()
+            end = begun + (float("inf") if call.seconds is None else call.seconds)
+            self._calls[key] = end, me, call, steps
+            is_awaited = False
             try:
                 answer = call.run()
-                if not isinstance(answer, _USUAL) and inspect.isawaitable(answer):
-                    self._calls[me] = float("inf"), call, steps  # a coroutine can be cancelled
-                    answer = self._awaited(answer, call)
+                is_awaited = not isinstance(answer, _USUAL) and inspect.isawaitable(answer)
             except BaseException as raised:  # the case keeps it
                 error = _of_case(raised)
-            me.took += perf_counter() - begun
-            if self._calls.pop(me, None) is None:
+            if self._calls.pop(key, None) is None:
+                if inspect.iscoroutine(late := cast(Any, answer)):
+                    late.close()
                 return False
+            if is_awaited:
+                try:
+                    answer = self._awaited(answer, call)  # it can be cancelled, so it needs no supervisor
+                except BaseException as raised:
+                    error = _of_case(raised)
+            me.took += perf_counter() - begun
 
     def _awaited(self, awaitable: Any, call: Call) -> Any:
         future = self._loop.submit(_contained(awaitable))
@@ -191,8 +198,8 @@ class _Workers:
 
     def _take_late_calls(self) -> None:
         now = perf_counter()
-        for worker, (end, call, steps) in list(self._calls.items()):
-            if now > end and self._calls.pop(worker, None) is not None:
+        for key, (end, worker, call, steps) in list(self._calls.items()):
+            if now > end and self._calls.pop(key, None) is not None:
                 self.session.leave_behind()  # if that stops it, the workers that are hired now finish these cases
                 self._hire(steps, _late(call))
                 self._leave(worker)

@@ -8,7 +8,7 @@ import io
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, ItemsView, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -867,6 +867,35 @@ def test_a_case_whose_target_does_not_return_times_out_alone(mode: str) -> None:
     assert [result.status for result in report.results].count("completed") == 9
     assert (report.results[3].status, report.results[3].outcome("fine")) == ("timeout", "timeout")
     assert (report.left_behind, report.stopped) == (1, None)
+
+
+def test_a_case_that_answers_at_the_moment_of_its_timeout_ends_no_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The supervisor sees that a call is late, and before it acts, the worker is in the next call."""
+    may_answer, is_next = threading.Event(), threading.Event()
+
+    def answer(given: int) -> int:
+        if given == 0:
+            assert may_answer.wait(20)
+        else:
+            is_next.set()
+            time.sleep(0.2)
+        return given
+
+    def seen(calls: Any) -> list[Any]:
+        found = [*calls]
+        if found and isinstance(calls, ItemsView) and not may_answer.is_set():
+            _, (end, *_) = found[0]
+            if time.perf_counter() > end:
+                may_answer.set()
+                assert is_next.wait(20)
+        return found
+
+    monkeypatch.setattr(local, "list", seen, raising=False)
+    cases = [Case(str(number), number) for number in range(2)]
+    report = Suite("late", cases, limits=Limits(concurrency=1, case_timeout=0.4)).run(answer)
+    assert [result.status for result in report.results] == ["completed", "completed"]
 
 
 def test_fewer_tokens_are_not_among_the_worst_changes() -> None:
