@@ -192,13 +192,13 @@ class Pasts:
         return next(iter(open or begun[-1:] or around), None)
 
     def _keeper(self, attempt: Attempt) -> Attempt | None:
-        """The attempt that ran a graph which keeps its state: the first that ends later. None if another one ran at
-        the same time, as parallel `Send`s do."""
-        kept = _COUNTED.sub("", attempt.record.namespace)
+        """The attempt that ran a graph which keeps its state: the first that ends later. None if another one may
+        have run it, as with parallel `Send`s."""
+        kept, started = _COUNTED.sub("", attempt.record.namespace), attempt.record.started
         inside = self._bodies.get((attempt.execution, kept), [])
         place = bisect_right(inside, attempt.number, key=_number)
         found = inside[place] if place < len(inside) else None
-        return None if found is None or found.next <= attempt.record.started else found
+        return found if found is not None and found.record.started <= started < found.next else None
 
     def earlier(self, attempt: Attempt) -> list[Attempt]:
         """The earlier attempts of the same task, oldest first."""
