@@ -110,7 +110,7 @@ class RequireBefore(AfterStep):
             return ALLOW
         bound = f" for this {', '.join(self.bound_to)}" if self.bound_to else ""
         if self.once_per_use:
-            return Verdict.deny(f"no pass of {self.required}{bound} is left{self.span}: each permits one run")
+            return Verdict.deny(f"{self.required} has no unused pass{bound}{self.span}: each permits one run")
         return Verdict.deny(f"{self.required} has not passed{bound}{self.span}")
 
     def _check_since(self, view: CausalHistory) -> Verdict:

@@ -548,7 +548,7 @@ def test_a_body_that_changes_its_input_in_place_has_used_the_pass_all_the_same()
     arbiter_os = ArbiterOS()
     rule = RequireBefore("rule", "node:check", bound_to=["order"], once_per_use=True, target_nodes=["pay"])
     arbiter_os.add_policy_checker(rule)
-    with pytest.raises(PolicyViolationError, match="no pass of node 'check' for this order is left"):
+    with pytest.raises(PolicyViolationError, match="node 'check' has no unused pass for this order"):
         arbiter_os.govern(builder.compile()).invoke({"order": {"amount": 1}})
 
 
