@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Unpack
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.errors import ParameterError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
-from arbiter.evaluators._outputs import failure, output_at, text_at
+from arbiter.evaluators._outputs import failure, output_at, texts_at
 from arbiter.history._items import History
 from arbiter.verdicts import EvaluationResult
 
@@ -71,8 +71,8 @@ class LengthEvaluator(NodeEvaluator):
 
     def _length(self, history: History) -> int:
         if self.unit != "items":
-            text = text_at(history, self.key, self.name)
-            return len(text) if self.unit == "characters" else len(text.split())
+            texts = texts_at(history, self.key, self.name)
+            return sum(len(text) if self.unit == "characters" else len(text.split()) for text in texts)
         value = parts = output_at(history, self.key, self.name)
         if isinstance(value, str | bytes) or not isinstance(value, Sequence | Set | Mapping):
             item = history.item

@@ -30,28 +30,39 @@ def output_at(history: History, key: str, evaluator: str) -> Any:
 
 
 def text_at(history: History, key: str, evaluator: str) -> str:
-    """As `output_at`, as text. Raises `EvaluationError` for a value that is neither text nor messages."""
+    """As `texts_at`, one per line."""
+    return "\n".join(texts_at(history, key, evaluator))
+
+
+def texts_at(history: History, key: str, evaluator: str) -> list[str]:
+    """As `output_at`, as texts. Raises `EvaluationError` for a value that is neither text nor messages."""
     value = output_at(history, key, evaluator)
-    text = text_in(value)
-    if text is None:
+    texts = _texts_in(value)
+    if texts is None:
         item = history.item
+        given = thaw(value)
+        found = f"an empty {type(given).__name__}" if given in ([], ()) else f"of type {type(given).__name__}"
         where = f"{key!r} in the output of node {item.node!r}"
-        problem = f"{where} is of type {type(thaw(value)).__name__}; expected a text or messages"
-        raise failure(evaluator, item, problem)
-    return text
+        raise failure(evaluator, item, f"{where} is {found}; expected a text or messages")
+    return texts
 
 
 def text_in(value: Any) -> str | None:
     """A text, or the text of a message or of a list of messages, one per line; None for any other value, also for
     the digest that the history keeps of a text.
     """
+    texts = _texts_in(value)
+    return None if texts is None else "\n".join(texts)
+
+
+def _texts_in(value: Any) -> list[str] | None:
     if isinstance(value, str):
-        return None if isinstance(value, Digest) else value
+        return None if isinstance(value, Digest) else [value]
     if isinstance(value, BaseMessage):
-        return str(value.text)
+        return [str(value.text)]
     parts: Any = value
     if isinstance(value, list | tuple) and parts and all(isinstance(part, BaseMessage) for part in parts):
-        return "\n".join(str(part.text) for part in parts)
+        return [str(part.text) for part in parts]
     return None
 
 

@@ -106,6 +106,7 @@ def problem(item: HistoryItem, name: str = "e") -> str:
         ({"a": 1}, "items", {"at_least": 1}, 1.0),
         ((), "items", {"at_least": 1}, 0.0),
         ([AIMessage("one two"), HumanMessage("three")], "words", {"at_least": 3, "at_most": 3}, 1.0),
+        ([AIMessage("one"), HumanMessage("two")], "characters", {"at_least": 6, "at_most": 6}, 1.0),
         (AIMessage([{"type": "text", "text": "one two"}]), "words", {"at_most": 1}, 0.5),
     ],
 )
@@ -128,6 +129,7 @@ def test_length_within_its_bounds_passes(
         ({"text": 12345}, "characters", "of type int; expected a text"),
         ({"text": True}, "words", "of type bool"),
         ({"text": ["a", "b"]}, "words", "of type list"),
+        ({"text": []}, "words", "is an empty list; expected a text or messages"),
         ({"text": "abc"}, "items", "of type str; expected a list"),
         ({"text": b"abc"}, "items", "of type bytes"),
         ({"text": 3}, "items", "of type int"),
