@@ -87,6 +87,15 @@ class Told:
                 *(name, problem),
             )
 
+    def too_many(self, name: str, most: int) -> None:
+        if self._once.is_new((name, "too many")):
+            _log.warning(
+                "evaluator %r found more than %d claims in one answer of its model: the first %d are learned. If they "
+                "are real, give the EvaluationCycle a shorter conversation_length, so that each answer covers fewer "
+                "messages; this warning is not repeated.",
+                *(name, most, most),
+            )
+
     def about_quiet(self, what: str, cause: str) -> None:
         """Warn that something failed about a quiet thread: a store that is closed too early has many of them."""
         if self._once.is_new((what, cause)):

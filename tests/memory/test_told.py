@@ -478,3 +478,24 @@ def test_messages_that_are_passed_over_after_unusable_answers_are_reported_once(
     [told] = warnings_in(caplog)
     assert "got no usable answer from its model: the answer has no JSON object." in told
     assert "Oslo" not in told
+
+
+@pytest.mark.lengthy
+@MODES
+def test_of_an_answer_with_endless_claims_the_first_are_learned_and_this_is_reported_once(
+    caplog: pytest.LogCaptureFixture, mode: str
+) -> None:
+    """As many as an entity's facts may be. A claim that is repeated counts once."""
+    name = f"ENDLESS_{mode}"
+    claims = [f"Ada owns book {number // 2}" for number in range(1_020)]
+    cycle = EvaluationCycle(
+        store=InMemoryStore(), evaluator_model=Scripted(answers=[answer(*claims)]), conversation_length=2
+    )
+    item = talk(FactEvaluator(name), cycle=cycle, mode=mode, turns=2)
+    assert item.evaluation_results[name].metadata["dropped_invalid"] == 10
+    known = {fact.claim for fact in cycle.memory.facts("ada")}
+    assert known == {f"Ada owns book {number}" for number in range(500)}
+    [told] = warnings_in(caplog)
+    assert told.startswith(
+        f"evaluator {name!r} found more than 500 claims in one answer of its model: the first"
+    )

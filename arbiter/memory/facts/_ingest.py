@@ -15,9 +15,11 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import nlargest
+from itertools import islice
 
 from arbiter.memory._context import EvalContext
 from arbiter.memory._records import Claim, Fact, Ingested
+from arbiter.memory._telling import Told
 from arbiter.memory.facts._adjudication import Pair, Relation, adjudicate
 from arbiter.memory.facts._changes import CLOSED, is_closed, opens, outdated, says_alone
 from arbiter.memory.facts._intake import Candidate, Intake
@@ -36,6 +38,9 @@ _GUESSES = 24
 """Pairs of one comparison that have nothing in common but their subject."""
 _SHOWN = 16
 """Messages that one comparison shows."""
+_CLAIMS = 500
+"""Claims of one answer that are learned in any case, however few of them may be kept."""
+_told = Told()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +75,7 @@ class Ingestion:
         """By the ids of claims, the facts that they say again and that a plan is to replace."""
 
     async def run(self, claims: Sequence[Claim], names: Sequence[Introduction] = ()) -> Ingested:
-        intake = self.intake
+        intake, claims = self.intake, self._bounded(claims)
         hidden = await self.ctx.hidden()
         intake.forgotten, intake.asked = hidden.forgotten, hidden.asked
         fresh: list[Candidate] = []
@@ -103,6 +108,17 @@ class Ingestion:
             dropped_invalid=intake.dropped_invalid,
             fact_ids=tuple(dict.fromkeys(writer.fact_ids)),
         )
+
+    def _bounded(self, claims: Sequence[Claim]) -> Sequence[Claim]:
+        """The first different claims, as many as an entity's facts may be: each is compared with all before it."""
+        most = max(_CLAIMS, self.rules.max_facts_per_entity)
+        different = dict.fromkeys(_said(claim) for claim in claims)
+        if len(different) <= most:
+            return claims
+        self.intake.dropped_invalid += len(different) - most
+        _told.too_many(self.evaluator, most)
+        kept = {*islice(different, most)}
+        return [claim for claim in claims if _said(claim) in kept]
 
     async def _take_all(self, fresh: list[Candidate]) -> None:
         # In the order in which the claims were said, because the newest statement of a speaker holds.
@@ -324,6 +340,10 @@ class Ingestion:
             counted=(mention.turn,),
         )
         return replace(record, expires_at=expiry(record, self.rules))
+
+
+def _said(claim: Claim) -> tuple[str, str]:
+    return str(claim.claim), str(claim.subject)
 
 
 def _may_count(known: Known, candidate: Candidate) -> bool:
