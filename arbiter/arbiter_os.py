@@ -603,8 +603,9 @@ class ArbiterOS:
         """A governed copy of a compiled graph, a builder (which is compiled first), a function or a Runnable.
 
         `instructions` and `schemas` are mappings by node name; a node of a subgraph is `parent:child`. For a
-        function or a Runnable, `instruction` is its instruction and `schemas` its own pair. The original does
-        not change.
+        function or a Runnable, `instruction` is its instruction and `schemas` its own pair. A Runnable that is no
+        compiled graph, such as a `RemoteGraph`, is one step, and its copy has the methods of every Runnable only.
+        The original does not change.
         """
         graph: Any = target
         if isinstance(target, StateGraph):
