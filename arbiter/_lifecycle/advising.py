@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import is_not
 from typing import Any, cast
 
@@ -154,16 +154,14 @@ def add_transient(
             advice = {"feedback" if feedback else "advice": advice}
     given: Any = thaw(advice)
     if isinstance(advice, Mapping):
+        if dataclasses.is_dataclass(run.input):
+            _check_fields(run.input, given)  # its class would refuse others in words of its own
         if run.given is None:
             run.given = state
         run.input = with_fields(run.input, given)
         known = {ROOT, *as_state(run.input)}
         run.transient = {**run.transient, **{name: part for name, part in given.items() if name in known}}
-        if missing := [name for name in given if name not in known]:
-            kind = type(run.input).__name__
-            raise TypeError(
-                f"the node's input, a {kind}, has no field {missing[0]!r} for the advice; add one"
-            )
+        _check_fields(run.input, given)
         return
     added: Any = [given] if isinstance(advice, BaseMessage) else given
     if not isinstance(advice, BaseMessage | Sequence) or not all(isinstance(m, BaseMessage) for m in added):
@@ -173,6 +171,14 @@ def add_transient(
     named = [m.model_copy(update={"id": f"{id}-{i}"}) for i, m in enumerate(added)]
     run.input = with_fields(run.input, {name: _joined(state[name], named) for name in keys})
     run.transient = {**run.transient, **{m.id: m for m in named if m.id}}
+
+
+def _check_fields(value: Any, names: Iterable[str]) -> None:
+    """Raise `TypeError` if the input of a node lacks one of these fields."""
+    known = {ROOT, *as_state(value)}
+    if (missing := next((name for name in names if name not in known), None)) is not None:
+        kind = type(value).__name__
+        raise TypeError(f"the node's input, a {kind}, has no field {missing!r} for the advice; add one")
 
 
 def _joined(messages: list[Any], added: Sequence[BaseMessage]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 import langgraph.prebuilt as prebuilt
@@ -147,6 +148,38 @@ def test_failing_advisor_is_skipped_and_recorded(advice: Any, mode: str) -> None
     assert run(arbiter_os.govern(chain(node)), {"log": []}, mode=mode) == {"log": ["node"]}
     assert node.calls == [{"log": []}]
     assert "advisor broken" in arbiter_os.history.entries[-1][-1].errors
+
+
+class Modelled(BaseModel):
+    value: int = 0
+
+
+@dataclass
+class Plain:
+    value: int = 0
+
+
+@MODES
+@pytest.mark.parametrize("state", [Modelled, Plain])
+def test_advice_for_a_field_that_the_state_lacks_is_reported(state: Any, mode: str) -> None:
+    """Of a gate's feedback, too."""
+
+    def node(given: Any) -> Any:
+        return {"value": given.value + 1}
+
+    builder: Any = StateGraph(state)
+    builder.add_node("a", node)
+    builder.add_edge(START, "a")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("tell", "be brief"))
+    arbiter_os.add_correction_gate(
+        Review("gate", lambda history, draft, attempt: Correction.retry("shorter"))
+    )
+    assert run(arbiter_os.govern(builder.compile()), {"value": 1}, mode=mode)["value"] == 2
+    said = f"TypeError: the node's input, a {state.__name__}, has no field '{{}}' for the advice; add one"
+    errors = arbiter_os.history.item.errors
+    assert errors["advisor tell"] == said.format("advice")
+    assert said.format("feedback") in errors["gate gate"]
 
 
 @MODES
