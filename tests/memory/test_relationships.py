@@ -158,6 +158,30 @@ async def test_the_newest_tags_are_kept_of_very_many(plain: MemoryStore) -> None
     assert found.interactions == MAX_TAGS + 3
 
 
+async def test_the_newest_of_thousands_of_sightings_in_one_turn_are_kept(
+    plain: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No sighting is compared with all tags before it."""
+    read: list[int] = []
+
+    def counting(tags: Any) -> tuple[str, ...]:
+        read.append(len(tags))
+        return normal_tags(tags)
+
+    monkeypatch.setattr("arbiter.memory.reflection._relationships.normal_tags", counting)
+    relationships = known_in(plain)
+    tags = [f"t{number}" for number in range(1_000)]
+    assert (
+        await relationships.upsert(
+            [Sighting(source="a", target="b", tags=(tag,), metadata={tag: 1}) for tag in tags], turn()
+        )
+    ).seen == 1
+    [one] = await relationships.of()
+    assert one.tags == tuple(tags[-MAX_TAGS:])
+    assert [*one.metadata][:-1] == tags[-MAX_METADATA:]
+    assert max(read) <= 2 * MAX_TAGS
+
+
 async def test_a_tag_that_is_seen_again_and_again_stays(plain: MemoryStore) -> None:
     relationships = known_in(plain)
     for number in range(MAX_TAGS + 3):

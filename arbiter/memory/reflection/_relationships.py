@@ -104,7 +104,7 @@ class Relationships(Related):
             metadata = _latest(_without_count(known.metadata), _without_count(sighting.metadata))
             count = known.interactions + (not is_counted)
             changed = self._tagged(
-                replace(known, metadata={**metadata, INTERACTIONS: count}), normal_tags(sighting.tags), ctx
+                replace(known, metadata={**metadata, INTERACTIONS: count}), _newest(sighting.tags), ctx
             )
             if not is_counted:
                 changed = replace(
@@ -178,11 +178,16 @@ _BLANKS = re.compile(r"\s+")
 _NO_ROOM = ""
 
 
+def _newest(tags: Iterable[str]) -> tuple[str, ...]:
+    """The tags of a turn, the latest if they are more than a relationship keeps."""
+    return normal_tags(tags)[-MAX_TAGS:]
+
+
 def _united(one: Sighting, other: Sighting) -> Sighting:
     return replace(
         one,
-        tags=(*normal_tags(one.tags), *normal_tags(other.tags)),
-        metadata={**one.metadata, **other.metadata},
+        tags=_newest((*one.tags, *other.tags)),
+        metadata=_latest(one.metadata, other.metadata),
     )
 
 
