@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeGuard, cast, get_args
 from arbiter._values.states import FrozenDict, freeze, is_whole
 
 _NOTHING: Mapping[str, Any] = FrozenDict()
+_DICT: Any = dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ Outcome = Literal["scored", "not_applicable", "abstained", "timeout", "error", "
 """How a judgement ended. Only what is "scored" is a number; the other outcomes are counted beside it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class EvaluationResult:
     """The judgement of one node run. `score` is a finite number, by convention 0.0 to 1.0.
 
@@ -73,14 +74,32 @@ class EvaluationResult:
     metadata: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     outcome: Outcome = field(default="scored", kw_only=True)
 
-    def __post_init__(self) -> None:
-        if type(self.metadata) is dict:
-            object.__setattr__(self, "metadata", FrozenDict(cast(Any, self.metadata)))
+    # Equivalent to the `__init__` of a dataclass, in half the time: every step makes some.
+    def __init__(
+        self,
+        score: float,
+        passed: bool | None,
+        feedback: str = "",
+        metadata: Mapping[str, Any] = _NOTHING,
+        *,
+        outcome: Outcome = "scored",
+    ) -> None:
+        _set_score(self, score)
+        _set_passed(self, passed)
+        _set_feedback(self, feedback)
+        _set_metadata(self, metadata if type(metadata) is not _DICT else FrozenDict(metadata))
+        _set_outcome(self, outcome)
 
     def __repr__(self) -> str:
         shown = f"score={self.score!r}, passed={self.passed!r}, feedback={self.feedback!r}"
         ended = "" if self.outcome == "scored" else f", outcome={self.outcome!r}"
         return f"EvaluationResult({shown}, metadata={self.metadata!r}{ended})"
+
+
+_result: Any = EvaluationResult
+_set_score, _set_passed = _result.score.__set__, _result.passed.__set__
+_set_feedback, _set_metadata = _result.feedback.__set__, _result.metadata.__set__
+_set_outcome = _result.outcome.__set__
 
 
 Single = EvaluationResult | bool | float
