@@ -32,6 +32,7 @@ from langgraph._internal._constants import (
     PULL,
     RESUME,
 )
+from langgraph._internal._runnable import RunnableCallable
 from langgraph.errors import ParentCommand
 from langgraph.pregel._retry import _should_retry_on  # pyright: ignore[reportPrivateUsage]
 from langgraph.pregel.protocol import StreamProtocol
@@ -102,6 +103,8 @@ from arbiter.instructions import Instruction
 Body = Any  # a Runnable or LcelSteps: invoke, ainvoke, astream
 _LOOK_BACK = 200
 _EDGES = ("branch:", "join:", "__pregel", "__start__")
+_CALLABLE: Any = RunnableCallable
+_DICT: Any = dict
 _BUILT_IN: Any = BuiltinMethodType
 """LangGraph's own `send` is the `extend` of a task's writes."""
 
@@ -142,6 +145,7 @@ class GovernedNode(Runnable[Any, Any]):
         """True if the writes of the graph's nodes may be repeated or dropped. Facts are then written as well.
         """
         self.is_sequence = type(body) is LcelSteps
+        self.is_function = _is_function(body)
         # One pair, stored at once: another thread must not find an older plan beside a newer version.
         self._planned = (-1, Plan())
         self.tools = HeldTools(body.steps if self.is_sequence else body)
@@ -201,6 +205,17 @@ class GovernedNode(Runnable[Any, Any]):
             raise
         finally:
             attempt.let_go()
+
+
+def _is_function(body: Any) -> bool:
+    """True if LangGraph would only call a function with the node's input."""
+    if type(body) is not _CALLABLE or body.trace or body.func_accepts or body.kwargs:
+        return False
+    return body.recurse and not body.explode_args
+
+
+def _is_runnable(output: object) -> bool:
+    return isinstance(output, Runnable)
 
 
 class NodeAttempt(NodeRun):
@@ -423,6 +438,10 @@ class NodeAttempt(NodeRun):
             ):  # a function's own calls go by the ambient config
                 with self._ambient(buffered) as config:
                     output = node.body.invoke(input, config, **self._kwargs)
+            elif node.is_function and (func := node.body.func) is not None and not self._kwargs:
+                output = func(input)
+                if type(output) is not _DICT and _is_runnable(output):
+                    output = output.invoke(input, config)
             else:
                 output = node.body.invoke(input, config, **self._kwargs)
         finally:
@@ -441,6 +460,10 @@ class NodeAttempt(NodeRun):
             ):  # a function's own calls go by the ambient config
                 with self._ambient(buffered) as config:
                     output = await node.body.ainvoke(input, config, **self._kwargs)
+            elif node.is_function and (afunc := node.body.afunc) is not None and not self._kwargs:
+                output = await afunc(input)
+                if type(output) is not _DICT and _is_runnable(output):
+                    output = await output.ainvoke(input, config)
             else:
                 output = await node.body.ainvoke(input, config, **self._kwargs)
         finally:

@@ -68,6 +68,7 @@ PRIVATE = {
     "_weaving.node": {
         "langgraph._internal._config",
         "langgraph._internal._constants",
+        "langgraph._internal._runnable",
         "langgraph.pregel._retry",
     },
     "_weaving.runtimes": {"langgraph._internal._constants"},
