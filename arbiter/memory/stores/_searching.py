@@ -150,10 +150,7 @@ class WordSearch:
         if self._due.get(ns, begun) > begun:
             if self._look.get(ns, begun) > begun:
                 return
-            is_enough = await self._is_looked_at(ns)
-            if len(self._index.held(ns)) > _SMALL:
-                self._look[ns] = begun + _SPARING * (clock() - begun)
-            if is_enough:
+            if await self._is_looked_at(ns, begun):
                 return
         with self._noting(ns) as changes:
             items = await self._read(ns)
@@ -171,7 +168,7 @@ class WordSearch:
             else:  # the words of many records take seconds, and this event loop serves all users
                 await asyncio.wrap_future(start(index))
 
-    async def _is_looked_at(self, ns: Namespace) -> bool:
+    async def _is_looked_at(self, ns: Namespace, begun: float) -> bool:
         """Index the latest records of a namespace. False if all are new, so that there may be more."""
         held = {*self._index.held(ns)}
         with self._noting(ns) as changes:
@@ -179,6 +176,8 @@ class WordSearch:
             with self._guard:
                 if ns in self._due:
                     self._index.put(ns, {**found, **dict(changes)})
+        if len(held) > _SMALL:
+            self._look[ns] = begun + _SPARING * (clock() - begun)
         return len(found) < LAST or not held.isdisjoint(found)
 
     @contextmanager

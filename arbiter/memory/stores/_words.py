@@ -229,4 +229,3 @@ def written_of(value: Mapping[str, Any]) -> Written | None:
 
 Place = tuple[Namespace, bool]
 """A namespace, and whether it is the part with open records."""
-Words = dict[tuple[Place, str], list[Posting]]
