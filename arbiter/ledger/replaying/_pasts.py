@@ -318,7 +318,7 @@ _COUNTED = re.compile(r"\|\d+(?![^|])")
 
 def _kept_inside(record: Record) -> str:
     """The namespace, without ids of tasks, of a graph that keeps its state and runs in that node run."""
-    outer = [part.partition(":")[0] for part in record.namespace.split("|") if not part.isdigit()]
+    outer = (part.partition(":")[0] for part in _COUNTED.sub("", record.namespace).split("|"))
     return "|".join([*filter(None, outer), record.node])
 
 
