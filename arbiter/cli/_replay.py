@@ -47,11 +47,10 @@ def _report(options: ReplayOptions, constitution: str) -> ReplayReport:
             return ledger.replay(constitution, since=since, until=until, **asked)
     from arbiter.ledger._database import CHANGED
     from arbiter.ledger._exporting import read_records
-    from arbiter.ledger._queries import time_from
+    from arbiter.ledger._queries import span
     from arbiter.ledger.replaying._replay import replay
 
-    now = time.time()
-    begin, end = time_from("since", since, now), time_from("until", until, now)
+    begin, end = span(since, until, time.time())
     try:
         return replay(read_records(file), constitution, since=begin, until=end, **asked)
     except ArbiterError:

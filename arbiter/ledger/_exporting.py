@@ -31,11 +31,11 @@ from typing import Any, Protocol
 
 import orjson
 
-from arbiter.errors import ConfigurationError
+from arbiter.errors import ConfigurationError, nearest
 from arbiter.history import HistoryItem
 from arbiter.ledger._chain import canonical
 from arbiter.ledger._database import marks
-from arbiter.ledger._entries import ITEMS, time_of
+from arbiter.ledger._entries import ITEMS, storable, time_of
 from arbiter.ledger._queries import Queries
 from arbiter.ledger._stored import Row, records_of
 
@@ -73,8 +73,11 @@ class Records(Protocol):
     uuid: str
     """The ledger's own name."""
 
-    def threads(self) -> Iterator[RecordedThread]:
-        """The threads, in the order in which they began."""
+    def threads(self, named: Collection[str] | None = None) -> Iterator[RecordedThread]:
+        """The threads, in the order in which they began; with `named`, those with these ids or refs.
+
+        Raises `ConfigurationError` for a name that no thread has.
+        """
         ...
 
     def texts(self, digests: Collection[str]) -> Sequence[Text]:
@@ -97,12 +100,16 @@ class LedgerRecords:
         self.upto = queries.last_entry()
         """The newest entry that `threads` reads."""
 
-    def threads(self) -> Iterator[RecordedThread]:
+    def threads(self, named: Collection[str] | None = None) -> Iterator[RecordedThread]:
         mark, last = self._queries.mark, 0
+        ids = None if self._thread is None else [self._thread]
+        if named is not None:
+            ids = sorted({self._queries.find_thread(name) for name in named})
         while True:
             query, values = f"id > {mark}", [last]
-            if self._thread is not None:
-                query, values = f"{query} AND id = {mark}", [*values, self._thread]
+            if ids is not None:
+                query, values = f"id IN ({marks(mark, ids[:_THREADS])})", ids[:_THREADS]
+                ids = ids[_THREADS:]
             if self.since is not None:
                 query, values = f"{query} AND last_at >= {mark}", [*values, self.since]
             found = list(
@@ -115,7 +122,7 @@ class LedgerRecords:
                 entries = self._entries(f"e.thread = {mark}", [row[0]], "e.seq")
                 if (thread := _thread(row, (entry[2:] for entry in entries))).rows:
                     yield thread
-            if len(found) < _THREADS:
+            if not ids and (ids is not None or len(found) < _THREADS):
                 return
             last = found[-1][0]
 
@@ -232,8 +239,24 @@ class FileRecords:
     _threads: dict[str, RecordedThread] = field(default_factory=dict[str, RecordedThread])
     _texts: dict[str, Text] = field(default_factory=dict[str, Text])
 
-    def threads(self) -> Iterator[RecordedThread]:
-        return iter(self._threads.values())
+    def threads(self, named: Collection[str] | None = None) -> Iterator[RecordedThread]:
+        wanted = self._threads if named is None else self._found(named)
+        return (thread for ref, thread in self._threads.items() if ref in wanted)
+
+    def _found(self, named: Collection[str]) -> set[str]:
+        """The refs of the threads with these ids or refs; eight digits of a ref are enough."""
+        refs = {of.thread_id: ref for ref, of in self._threads.items()}
+        found = set[str]()
+        for name in map(str, named):
+            ref = refs.get(storable(name))
+            if ref is None and len(name) >= 8:
+                ref = next((each for each in self._threads if each.startswith(name)), None)
+            if ref is None:
+                raise ConfigurationError(
+                    f"this file has no thread {name!r}.{nearest(name, [*filter(None, refs)])}"
+                )
+            found.add(ref)
+        return found
 
     def texts(self, digests: Collection[str]) -> Sequence[Text]:
         return [self._texts[digest] for digest in digests if digest in self._texts]

@@ -680,16 +680,17 @@ class Ledger:
     ) -> ReplayReport:
         """The decisions that the constitution at `source` would have made differently about recorded node runs.
 
-        No node and no tool is called. `threads` are the ids of the threads that count, and `since` and `until` as
-        in `items`. `models` and `allow` are as in `ArbiterOS.from_constitution`. Recorded results of an evaluator
-        that is declared in the same way are taken; any other rule whose model is not given is unknown.
+        No node and no tool is called. `threads` are the ids of the threads that count, or the refs of those without
+        one, and `since` and `until` as in `items`. `models` and `allow` are as in `ArbiterOS.from_constitution`.
+        Recorded results of an evaluator that is declared in the same way are taken; any other rule whose model is
+        not given is unknown.
         `progress` is called after each thread with the number of node runs so far. Warns of `models` and prefixes
         in `allow` that no rule uses. Raises `PackError` for a constitution with mistakes, and `ConfigurationError`
         if there are no such node runs.
         """
         from arbiter.ledger.replaying._replay import replay
 
-        is_list = isinstance(threads, Collection) and not isinstance(threads, str)
+        is_list = isinstance(threads, Collection) and not isinstance(threads, str) and len(threads) > 0
         expect("threads", threads, "a list of thread ids", threads is None or is_list)
         self.flush(30)
         begin, end = span(since, until, self._clock())

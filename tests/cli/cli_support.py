@@ -28,7 +28,9 @@ def invoked(*arguments: str, answers: str = "", **env: str) -> Result:
 def typed(*arguments: str, answers: str = "", code: int = 0) -> str:
     """Stdout of the command in this process."""
     done = invoked(*arguments, answers=answers, COLUMNS="200")
+    # A sentence about a mistake would end with 1 here, as a finding does.
     assert done.exit_code == code, (done.output, done.exception)
+    assert isinstance(done.exception, SystemExit | None), done.exception
     return done.stdout
 
 

@@ -89,7 +89,7 @@ def test_exit_codes(folder: Path, options: tuple[str, ...], code: int) -> None:
             "'loser'; expected none, or some of .* Did you mean 'looser'",
         ),
         (("-c", "next.yaml", "--since", "2999-01-01"), "no node runs between 2999-01-01 00:00:00"),
-        (("-c", "next.yaml", "pay-9"), "nothing is recorded about thread 'pay-9'. Did you mean 'pay-"),
+        (("-c", "next.yaml", "pay-9"), "this ledger has no thread 'pay-9'. Did you mean 'pay-"),
         (("-c", "next.yaml", "--ledger", "none.db"), "there is no ledger at 'none.db'"),
         (("-c", "next.yaml", "--from", "next.yaml"), "next.yaml:1: "),
         (
@@ -135,11 +135,18 @@ def test_the_json_fits_its_schema_and_is_the_same_from_a_file(folder: Path) -> N
 
 
 @pytest.mark.lengthy
-def test_the_json_is_the_same_from_postgresql(folder: Path, postgres_url: str) -> None:
-    out = typed("replay", "-c", "next.yaml", "--format", "json", code=1)
+def test_the_json_is_the_same_from_postgresql(folder: Path, tmp_path: Path, postgres_url: str) -> None:
+    """Also of a thread that was erased."""
+    shutil.copy(folder / "arbiter.db", tmp_path)
+    kept, file = str(tmp_path / "arbiter.db"), str(tmp_path / "runs.jsonl")
+    typed("erase", "--thread", "pay-2", "--reason", "request 7", "--ledger", kept)
+    asked = ("replay", "-c", "next.yaml", "--format", "json")
+    out = typed(*asked, "--ledger", kept, code=1)
+    assert '"input.amount was erased"' in out
+    typed("export", "-o", file, "--ledger", kept)
     with Ledger(postgres_url):
         pass  # makes the tables
-    copied_from = create_engine(f"sqlite:///{folder / 'arbiter.db'}")
+    copied_from = create_engine(f"sqlite:///{kept}")
     copied_to = create_engine(postgres_url.replace("postgresql://", "postgresql+psycopg://"))
     with copied_from.connect() as one, copied_to.begin() as other:
         for table in reversed(metadata.sorted_tables):
@@ -149,7 +156,7 @@ def test_the_json_is_the_same_from_postgresql(folder: Path, postgres_url: str) -
                 other.execute(table.insert(), rows)
     copied_from.dispose()
     copied_to.dispose()
-    assert typed("replay", "-c", "next.yaml", "--format", "json", "--ledger", postgres_url, code=1) == out
+    assert typed(*asked, "--ledger", postgres_url, code=1) == typed(*asked, "--from", file, code=1) == out
 
 
 def test_the_classes_of_a_constitution_are_found_from_the_working_directory(

@@ -7,10 +7,12 @@ import time
 from collections import Counter
 from contextlib import suppress
 from enum import Enum, IntEnum
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from types import FrameType
 from typing import Any, NamedTuple, TypedDict, cast
+from uuid import UUID
 
 import pytest
 from langchain_core.language_models import FakeListChatModel
@@ -34,6 +36,8 @@ from arbiter import (
     Verdict,
 )
 from arbiter.ledger import Ledger, ReplayReport
+from arbiter.ledger._exporting import JsonLines, read_records, write_whole
+from arbiter.ledger.replaying._replay import replay
 from tests.ledger.ledger_support import between_hundredths, conf, sql
 from tests.support import MODES, Chat, Spy, State, chain, run
 
@@ -162,10 +166,10 @@ def test_a_range_without_node_runs_is_no_success(tmp_path: Path, ledger: Ledger)
     payments(ledger, rules, {"small": 10})
     with pytest.raises(ConfigurationError, match=r"no node runs between 2999-01-01 00:00:00.* and now"):
         ledger.replay(rules, since="2999-01-01")
-    with pytest.raises(
-        ConfigurationError, match=r"nothing is recorded about thread 'smal'. Did you mean 'small'"
-    ):
+    with pytest.raises(ConfigurationError, match=r"has no thread 'smal'. Did you mean 'small'"):
         ledger.replay(rules, threads=["smal"])
+    with pytest.raises(ConfigurationError, match=r"threads: expected a list of thread ids, got \[\]"):
+        ledger.replay(rules, threads=[])
     with pytest.raises(PackError, match="limit"):
         ledger.replay(pack(tmp_path, "bad", "name: limit, use: nothing"))
 
@@ -550,6 +554,38 @@ def test_a_past_of_other_processes_is_found_without_a_look_at_the_whole_thread(
 
     rules = pack(tmp_path, "rules", LIMIT.format(100))
     assert calls_of(80) < 2.3 * calls_of(40)
+
+
+def test_a_thread_that_counts_is_named_as_everywhere(tmp_path: Path) -> None:
+    """By the number or UUID that LangGraph was given, and one without an id by its ref; a time hides none of them.
+
+    The report names them by their refs, too, and is the same from a file.
+    """
+    rules, now = pack(tmp_path, "now", LIMIT.format(5)), time.time()
+    with Ledger(tmp_path / "l.db", clock=lambda: now) as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger, clock=lambda: now)
+        app = arbiter_os.govern(chain(Spy("pay"), checkpointer=InMemorySaver()))
+        for name in (7, UUID(int=5), "a\ud800b", "gone"):
+            app.invoke({"amount": 10}, {"configurable": {"thread_id": name}})
+        arbiter_os.govern(chain(Spy("pay"))).invoke({"amount": 10})
+        ledger.flush(20)
+        refs = {each["thread_id"]: each["ref"] for each in ledger.threads()}
+        ledger.erase(thread_id="gone", reason="request 7")
+        write_whole(tmp_path / "runs.jsonl", JsonLines(ledger.records()).all())
+        file = read_records(tmp_path / "runs.jsonl")
+        named: list[Any] = [7, UUID(int=5), "a\ud800b", refs[None], refs[None][:9]]
+        for name in named:
+            report = ledger.replay(rules, threads=[name])
+            assert [each.ref for each in report] == [refs.get(str(name), report[0].ref)]
+            assert replay(file, rules, threads=[name]).to_json() == report.to_json()
+        assert len(ledger.replay(rules, threads=named)) == 4
+        assert ledger.replay(rules, threads=[refs["gone"]]).unknown == {"input.amount was erased": 1}
+        for ask in (ledger.replay, partial(replay, file)):
+            with pytest.raises(ConfigurationError, match="has no thread 'gone'"):
+                ask(rules, threads=["7", "gone"])
+        now += 86_400
+        with pytest.raises(ConfigurationError, match="no node runs of 7 between"):
+            ledger.replay(rules, threads=named[:1], since="1h")
 
 
 def test_each_thread_that_counts_is_looked_up_once(tmp_path: Path, ledger: Ledger) -> None:

@@ -32,7 +32,7 @@ from arbiter.web.exporting import html_lines
 from examples.payments.graph import build
 from examples.payments.viewer import record
 from tests.experiments.experiment_support import experiment
-from tests.ledger.ledger_support import conf, payments, recorded, sql
+from tests.ledger.ledger_support import conf, payments, pays_up_to, recorded, sql
 from tests.support import Judge, Spy, chain, until
 from tests.web.drafts import record_drafts
 from tests.web.hostile_texts import TEXTS, record_hostile
@@ -352,6 +352,15 @@ def test_a_replay_of_another_constitution_links_what_differs(tmp_path: Path) -> 
             assert "1 of 3 decisions differ" in text_of(page)
             (link,) = linked(page, "^/find")
             assert client.get(link).url.path == f"/threads/{ref_of(ledger, 'much')}/items/1"
+            arbiter_os = ArbiterOS(ledger=ledger)
+            arbiter_os.add_policy_checker(pays_up_to(100))
+            with pytest.raises(Exception, match="denied"):
+                arbiter_os.govern(chain(Spy("pay"))).invoke({"amount": 1200})
+            assert ledger.flush(60)
+            ref = next(each["ref"] for each in ledger.threads() if each["thread_id"] is None)
+            page = finished(client, begin(client, "/replay", thread=ref[:8]))
+            (link,) = linked(page, "^/find")
+            assert client.get(link).url.path == f"/threads/{ref}/items/1"
 
 
 @pytest.mark.lengthy

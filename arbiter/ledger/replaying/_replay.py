@@ -21,7 +21,7 @@ from arbiter._constitution.loading import (
 from arbiter._lifecycle.registry import shadow_of
 from arbiter._values.states import UnreadableError
 from arbiter._weaving.coverage import report_unused
-from arbiter.errors import ConfigurationError, nearest
+from arbiter.errors import ConfigurationError
 from arbiter.evaluators import TextSimilarityEvaluator
 from arbiter.history._record import Described
 from arbiter.ledger._exporting import RecordedThread, Records
@@ -83,7 +83,7 @@ def replay(
 ) -> ReplayReport:
     """Let the constitution at `source` decide about the recorded node runs.
 
-    `threads` are the ids of those that count, by default all; `since` and `until` are microseconds. Raises
+    `threads` are the ids or refs of those that count, by default all; `since` and `until` are microseconds. Raises
     `PackError` with the constitution's mistakes, and `ConfigurationError` if there is no such node run.
     """
     notes = Notes()
@@ -123,22 +123,14 @@ class _Recorded:
 
     def __init__(self, records: Records, threads: Collection[str] | None, since: int | None) -> None:
         self._records = records
-        self._threads = None if threads is None else dict.fromkeys(threads)
+        self._threads = threads
         self._since = since
         self.texts: dict[str, tuple[str, str]] = {}
 
     def __iter__(self) -> Iterator[RecordedThread]:
-        known: dict[str, None] = {}
-        for thread in self._records.threads():
-            if thread.thread_id is not None:
-                known[thread.thread_id] = None
-            if self._threads is not None and thread.thread_id not in self._threads:
-                continue
+        for thread in self._records.threads(self._threads):
             if self._since is None or any(row.parsed()[0]["at"] >= self._since for row in thread.rows):
                 yield thread
-        for name in self._threads or ():
-            if name not in known:
-                raise ConfigurationError(f"nothing is recorded about thread {name!r}.{nearest(name, known)}")
 
     def describe(self, digests: Collection[str]) -> None:
         """Read the texts with these digests."""
@@ -250,6 +242,7 @@ class _Results:
                 instruction=decided.attempt.body.get("instruction"),
                 step=record.step,
                 thread_id=visit.thread_id,
+                ref=visit.ref,
                 enforced=decided.recorded,
                 shadow=decided.next,
                 run=decided.attempt.run,

@@ -25,7 +25,8 @@ _WIDE = 60
 class ReplayDifference(ShadowDifference):
     """One recorded decision that the other constitution would have made differently.
 
-    `run` is the uuid of the run. `follows` is True if it comes after another difference of the same run, which
+    `run` is the uuid of the run, and `ref` the name of the thread in the ledger, which one without an id or with an
+    erased one has, too. `follows` is True if it comes after another difference of the same run, which
     might then have gone another way. `why` is the reason of the other constitution's decision, or of the recorded
     one: the values that a condition on the input found, else the words of the rule.
     """
@@ -33,6 +34,7 @@ class ReplayDifference(ShadowDifference):
     run: str
     follows: bool
     why: str = ""
+    ref: str = ""
 
     @property
     def outcome(self) -> Outcome:
@@ -160,7 +162,14 @@ class ReplayReport(Sequence[ReplayDifference]):
             for name in ("thread", "step", "node", "recorded", "next", "why"):
                 table.add_column(name, justify="right" if name == "step" else "left", overflow="fold")
             for each in shown:
-                cells = (each.thread_id or "", each.step, each.node, each.enforced, each.shadow, each.why)
+                cells = (
+                    each.thread_id or each.ref[:8],
+                    each.step,
+                    each.node,
+                    each.enforced,
+                    each.shadow,
+                    each.why,
+                )
                 table.add_row(*(Text(ink.line(str(cell), _WIDE)) for cell in cells))
             out.print(table)
         for line in self._remarks(len(self) - len(shown)):

@@ -250,7 +250,7 @@ class ThreadVisit:
         # An erased thread has no id any more, but had one.
         has_id = thread.thread_id is not None or any(a.lost == "erased" for a in self.pasts.attempts)
         self._thread_id = (thread.thread_id or thread.ref) if has_id else None
-        self.thread_id = thread.thread_id
+        self.thread_id, self.ref = thread.thread_id, thread.ref
         self._recorder = Recorder(keep=None, keep_threads=None)
         self._log = self._recorder.log_of(self._thread_id)
         self._runs: dict[str, Run] = {}
