@@ -35,16 +35,23 @@ def decisions_of(item: HistoryItem, text: Text = no_text) -> Iterator[Event]:
     if decision.policy is not None:
         verdict = record.checks.get(decision.policy)
         reason = None if verdict is None else verdict.reason
-        yield _decision(item, decision.kind, decision.policy, text(reason))
+        target = item.redirected_to if record.redirected_by is None else None
+        yield _decision(item, decision.kind, decision.policy, text(reason), target)
     if record.redirected_by is not None:
-        yield _decision(item, "redirect", record.redirected_by)
+        yield _decision(item, "redirect", record.redirected_by, target=item.redirected_to)
     for name, verdict in record.checks.items():
         if verdict.kind != "allow" and name != decision.policy:
             yield _decision(item, verdict.kind, name, text(verdict.reason), enforced=False)
 
 
 def _decision(
-    item: HistoryItem, kind: str, policy: str, reason: str | None = None, *, enforced: bool = True
+    item: HistoryItem,
+    kind: str,
+    policy: str,
+    reason: str | None = None,
+    target: str | None = None,
+    *,
+    enforced: bool = True,
 ) -> Event:
     return _event(
         names.DECISION,
@@ -53,7 +60,7 @@ def _decision(
             names.DECISION_KIND: kind,
             names.POLICY: policy,
             names.NODE: item.node,
-            names.REDIRECTED_TO: item.redirected_to,
+            names.REDIRECTED_TO: target,
             names.REASON: reason,
             names.ENFORCED: None if enforced else False,
         },

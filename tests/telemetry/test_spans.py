@@ -27,6 +27,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 
 from arbiter import ArbiterOS, ConfigurationError, EvaluationResult, PolicyViolationError, Verdict
+from arbiter.checkers import ApprovalChecker
 from arbiter.instructions import TOOL_CALL
 from arbiter.ledger import Ledger
 from arbiter.memory import CognitiveEvaluator, EvalContext, EvaluationCycle
@@ -397,6 +398,28 @@ def test_a_denial_without_effect_is_a_decision_that_says_so() -> None:
         arbiter_os.govern(chain(Spy("a"))).invoke({})
     assert {**no, "arbiter.policy": "decides"} in kept.records("arbiter.policy.decision")
     assert len(kept.records("arbiter.policy.decision")) == 3
+
+
+def test_a_redirect_is_that_of_the_policy_that_redirects() -> None:
+    """Not of a denial in audit mode, or of a human's approval, of the same node run."""
+    checks = [
+        Check("watches", lambda _: False, on_deny="audit"),
+        Check("ends", lambda _: False, on_deny="end"),
+    ]
+    for contracts in (
+        [*checks],
+        [checks[0], ApprovalChecker("human"), Route("ends", lambda history, output: END)],
+    ):
+        arbiter_os, kept = observed(*contracts)
+        app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+        app.invoke({}, thread("t"))
+        if len(contracts) == 3:
+            app.invoke(Command(resume="approve"), thread("t"))
+        targets = {
+            each["arbiter.policy"]: each.get("arbiter.redirected_to")
+            for each in kept.records("arbiter.policy.decision")
+        }
+        assert targets == {**dict.fromkeys((each.name for each in contracts), None), "ends": END}
 
 
 def test_without_an_sdk_or_sampled_out_outputs_and_histories_are_the_same() -> None:
