@@ -128,11 +128,11 @@ class _Thread:
     subjects: set[Any] = field(default_factory=set[Any])
     """The subjects that are stored for it besides its present one."""
     graphs: set[Any] = field(default_factory=set[Any])
-    """The names of the graphs that its entries name, and None if one may be missing."""
+    """The names of the graphs that its entries name."""
     placed: set[Any] = field(default_factory=set[Any])
     """The executions whose graph its entries name."""
     unplaced: set[Any] = field(default_factory=set[Any])
-    """The executions of entries of other kinds, such as `started`."""
+    """The executions of entries that do not name the graph, such as `started`. While one runs, none may name it."""
     last_erased: int | None = None
     """The time of the newest erasure that the chain names."""
     pruned_ats: tuple[int, int] | None = None
@@ -455,13 +455,13 @@ class Verifier:
     ) -> None:
         if body["kind"] not in ("erasure", "pruned", "gap"):
             thread.executions.add(body.get("execution"))
-            is_placed = body["kind"] in _PLACED
-            (thread.placed if is_placed else thread.unplaced).add(body.get("execution"))
+            # The node runs of a subgraph name that; those of a function name none.
+            graph = body.get("graph") if body["kind"] in _PLACED and not body.get("namespace") else None
+            (thread.unplaced if graph is None else thread.placed).add(body.get("execution"))
+            thread.graphs |= {graph} - {None}
             if body.get("run") == thread.ref:  # a thread without an id is named by its run
                 thread.names.add(None)
         if body["kind"] in ITEMS:
-            # While an execution runs, nothing names its graph but the items of its own nodes.
-            thread.graphs.add(None if body.get("namespace") else body.get("graph"))
             self.texts["graph"].add(body.get("graph"))
             self.texts["rules"].add(body.get("rules"))
             verdict = columns[VERDICT]
@@ -480,7 +480,6 @@ class Verifier:
             self.found.missed.append(_missed(thread.name, body, content))
         if body["kind"] == "execution":
             thread.ended = str(body.get("outcome"))
-            thread.graphs.add(body.get("graph"))
             self._add_names(thread, body, content)
         number: int = body["at"]
         if body["kind"] not in ("erasure", "pruned"):  # a thread is as old as what happened in it
@@ -736,7 +735,7 @@ def _unlike(thread: _Thread) -> list[str]:
         fits["last_at"] = thread.last_at == thread.ats[1]
         fits["outcome"] = thread.outcome == thread.ended
         is_known = thread.graphs and thread.unplaced <= thread.placed
-        fits["graph"] = not is_known or not thread.graphs.isdisjoint({thread.graph, None})
+        fits["graph"] = not is_known or thread.graph in thread.graphs
         fits["erased_at"] = thread.erased_at == thread.last_erased
     return [name for name, does_fit in fits.items() if not does_fit]
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langgraph.graph import START, StateGraph
 from sqlalchemy import Boolean, Float, Integer, create_engine, event
 
 from arbiter import ArbiterOS, ArbiterWarning, ConfigurationError
@@ -25,7 +26,7 @@ from arbiter.ledger._chain import canonical
 from arbiter.ledger._entries import COLUMNS
 from arbiter.ledger._tables import metadata
 from tests.ledger.ledger_support import KEY, conf, payments, recorded, sql
-from tests.support import Spy, chain, examples
+from tests.support import Spy, State, chain, examples
 
 Attack = Callable[[Callable[..., list[Any]]], Any]
 
@@ -77,6 +78,23 @@ def test_a_run_that_began_before_the_ledger_listened_is_intact(tmp_path: Path) -
         assert len(list(chunks)) == 1
         assert ledger.flush(20)
         assert ledger.verify().findings == []
+
+
+def test_the_graph_of_a_thread_with_a_subgraph_or_a_function_is_compared_too(tmp_path: Path) -> None:
+    """Their node runs do not name it; that an execution of it ended does."""
+    with Ledger(tmp_path / "l.db") as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        builder: Any = StateGraph(State)
+        builder.add_node("inner", chain(Spy("a"))).add_edge(START, "inner")
+        arbiter_os.govern(builder.compile()).invoke({})
+        arbiter_os.execute({}, Spy("c"), instruction="GENERATE")
+        assert ledger.flush(20)
+        assert ledger.verify().findings == []
+        for thread in ledger.threads():
+            with sql(tmp_path / "l.db") as run:
+                run("UPDATE threads SET graph = 'forged' WHERE ref = ?", thread["ref"])
+            (finding,) = ledger.verify(thread["ref"]).findings
+            assert "graph: the columns do not match" in str(finding)
 
 
 @pytest.mark.lengthy
