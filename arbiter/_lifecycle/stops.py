@@ -22,6 +22,9 @@ from arbiter.errors import PolicyViolationError
 from arbiter.policy import PolicyChecker
 from arbiter.verdicts import FAILED, Verdict
 
+STOPPED = "stopped a call in the body"
+"""The note of a checker that did so begins with it."""
+
 
 def stopping(handler: BaseCallbackHandler, checker: PolicyChecker, run: NodeRun) -> BaseCallbackHandler:
     """A handler that may stop calls in a body. The node run records each call that it stops."""
@@ -63,7 +66,7 @@ def note_stops(run: NodeRun) -> None:
         name = stop.checker.name
         if checks.get(name) is None or checks[name].kind != "deny":
             checks[name] = Verdict.deny(stop.reason)
-        record.note(f"checker {name}", f"stopped a call in the body: {stop.reason}")
+        record.note(f"checker {name}", f"{STOPPED}: {stop.reason}")
     record.checks = checks
 
 

@@ -17,6 +17,7 @@ from uuid import UUID
 import pytest
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.graph import END, START, StateGraph
@@ -722,6 +723,36 @@ def test_budgets_in_tokens_count_what_the_recorded_answers_report(tmp_path: Path
         app.invoke({"messages": []}, conf("t"))
     report = ledger.replay(pack(tmp_path, "next", "name: tokens, use: budget, tokens: 150, per: thread"))
     assert [each.shadow.reason for each in report] == ["200 of 150 tokens of this thread are used"]
+
+
+@pytest.mark.parametrize("on_deny", ["raise", "end", "redirect:look"])
+@pytest.mark.parametrize("catches", [True, False])
+def test_a_call_that_was_stopped_in_a_body_is_a_recorded_denial(
+    tmp_path: Path, ledger: Ledger, catches: bool, on_deny: str
+) -> None:
+    """Rules that look into bodies might stop it again, which nothing says; others would let it be."""
+
+    @tool
+    def remove(path: str) -> str:
+        """Remove a file."""
+        return path
+
+    def act(state: State) -> State:
+        with suppress(PolicyViolationError if catches else KeyError):
+            remove.invoke({"path": "x"})
+        return {"log": ["act"]}
+
+    now = pack(tmp_path, "now", f"name: stops, use: tools, deny: [remove], on_deny: '{on_deny}'")
+    app = ArbiterOS.from_constitution(now, ledger=ledger).govern(chain(act, extra=[Spy("look")]))
+    with suppress(PolicyViolationError):
+        app.invoke({})
+    report = ledger.replay(pack(tmp_path, "next"))
+    assert [(each.node, each.outcome, str(each.enforced)) for each in report] == [
+        ("act", "looser", "deny by stops")
+    ]
+    report = ledger.replay(now)
+    assert (len(report), dict(report.unknown)) == (0, {"what its body called is not recorded": 1})
+    assert set(report.not_replayed) == {"stops"}
 
 
 def test_checkers_that_look_into_bodies_are_named(tmp_path: Path, ledger: Ledger) -> None:

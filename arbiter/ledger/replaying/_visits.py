@@ -37,6 +37,7 @@ from arbiter._lifecycle.shadowing import (
     shadow_route,
     target_of,
 )
+from arbiter._lifecycle.stops import STOPPED
 from arbiter._threads.deadlines import LOOP
 from arbiter.checkers import BudgetChecker
 from arbiter.errors import Unscored
@@ -506,11 +507,14 @@ class ThreadVisit:
         if attempt.is_recovered:
             self._unknown(attempt, "it was recovered without its contents")
             return
-        check = _recorded_check(attempt)
+        check, stop = _recorded_check(attempt), _stop(attempt)
         self._forget(attempt)
         if check is not None:
             decided, unknown = self._checked(run)
-            if unknown == () and run.watching and decided.kind != "deny" and _was_stopped(attempt):
+            if stop is not None and any(checker.name == stop.policy for checker in run.metered):
+                stop = None  # as for a live shadow, its calls of models are not those of the candidate
+            check = stop or check
+            if unknown == () and run.watching and decided.kind != "deny" and stop is not None:
                 unknown = ("what its body called is not recorded",)
             self._note("check", attempt, check, decided, unknown)
         if routed is not None:
@@ -623,33 +627,25 @@ def _parts(output: Any) -> Iterator[Sequence[Any]]:
 
 
 def _recorded_check(attempt: Attempt) -> ShadowDecision | None:
-    """The recorded decision of the checkers; None if there was none to compare, because a schema refused the
+    """The recorded decision before the body; None if there was none to compare, because a schema refused the
     input.
     """
     body, checks = attempt.body, attempt.record.checks
     if "input_schema" in checks:
         return None
-    decision: Mapping[str, Any] | None = body.get("decision")
-    if _was_stopped(attempt) and decision is not None:
-        tallies: Mapping[str, Mapping[str, Any]] = attempt.contents.get("tallies") or {}
-        calls = ", ".join(tallies.get(decision["policy"], ()))
-        return ShadowDecision(
-            kind="deny", policy=decision["policy"], reason=f"stops in the body: {calls}" if calls else ""
-        )
-    checked = body.get("checked", decision)
+    checked = body.get("checked", body.get("decision"))
     if checked is None:
         return ShadowDecision(kind="allow")
     found = PolicyDecision(kind=checked["kind"], policy=checked["policy"], consequence=checked["consequence"])
     return recorded_check(found, checks)
 
 
-def _was_stopped(attempt: Attempt) -> bool:
-    """True if a call in the body was stopped, and the node denied for it."""
-    decision = attempt.body.get("decision")
-    if decision is None or decision["kind"] != "deny":
-        return False
-    verdict = attempt.record.checks.get(decision["policy"])
-    return verdict is not None and verdict.kind == "allow"
+def _stop(attempt: Attempt) -> ShadowDecision | None:
+    """The denial of a checker that stopped a call in the body, whatever the node made of it; None without one."""
+    for name, verdict in attempt.record.checks.items():
+        if verdict.kind == "deny" and STOPPED in attempt.record.notes.get(f"checker {name}", ""):
+            return ShadowDecision(kind="deny", policy=name, reason=verdict.reason)
+    return None
 
 
 def visit_in_order(visits: Iterable[ThreadVisit]) -> None:
