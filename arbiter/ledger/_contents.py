@@ -246,11 +246,20 @@ class Capture:
         if usage := own.get("usage_metadata"):
             parts["usage_metadata"] = self.value(dict(usage), depth + 1)
         if told := own.get("response_metadata"):
-            names = {"model_name": told.get("model_name") or told.get("model")}
-            names["model_provider"] = told.get("model_provider")
-            if known := {name: self.value(named, depth + 1) for name, named in names.items() if named}:
-                parts["response_metadata"] = known
+            parts["response_metadata"] = self._told(told, depth)
+        if (artifact := own.get("artifact")) is not None:
+            parts["artifact"] = {"$opaque": path_of(_class_of(artifact))}
         return {"$message": parts}
+
+    def _told(self, told: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        """The names in what a provider says about its answer. No rule of a replay may take the rest for absent."""
+        names = {"model_name": told.get("model_name") or told.get("model")}
+        names["model_provider"] = told.get("model_provider")
+        left_out = len(told.keys() - {"model_name", "model", "model_provider"})
+        if not left_out:
+            return {name: self.value(named, depth + 1) for name, named in names.items() if named}
+        known = {name: self.value(named, depth + 1) for name, named in names.items()}
+        return {**known, "model": None, "$cut": {"keys": left_out, "of": len(told)}}
 
     def _other(self, value: Any, depth: int) -> Any:
         kind = cast(Any, type(value))

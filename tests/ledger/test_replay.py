@@ -16,7 +16,7 @@ from uuid import UUID
 
 import pytest
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
@@ -293,6 +293,48 @@ def test_a_call_that_the_model_wrote_wrongly_is_what_a_rule_saw(tmp_path: Path, 
     (item,) = ledger.items()
     assert (item.status, list(item.input_state["log"])) == ("denied", [said])
     assert shown(ledger.replay(rules)) == []
+
+
+class ReadsOne(PolicyChecker):
+    """Reads a part of the first message."""
+
+    def check_before(self, history: History) -> bool:
+        first: Any = history.item.input_state["messages"][0]
+        match self.name:
+            case "artifact":
+                return not first.artifact["ok"]
+            case "reason":
+                return bool(first.response_metadata.get("finish_reason") != "stop")
+            case "model":
+                return first.response_metadata.get("model_provider") is None
+            case _:
+                return bool(first.text)
+
+
+@pytest.mark.parametrize(
+    ("read", "unknown"),
+    [
+        ("artifact", "input.messages was of a type that is not kept"),
+        ("reason", "input.messages.finish_reason was cut"),
+        ("model", None),
+        ("text", None),
+    ],
+)
+def test_what_a_message_had_and_the_ledger_has_not_is_unknown(
+    tmp_path: Path, ledger: Ledger, read: str, unknown: str | None
+) -> None:
+    """The artifact of a tool, and all that a provider says about its answer but the names of the model."""
+    messages = {
+        "artifact": ToolMessage("ok", tool_call_id="1", artifact={"ok": True}),
+        "other": AIMessage("ok", response_metadata={"finish_reason": "stop", "model_name": "m"}),
+    }
+    rules = pack(tmp_path, "now", f"name: {read}, use: {__name__}.ReadsOne, on_deny: end")
+    app = ArbiterOS.from_constitution(rules, ledger=ledger, allow=[__name__]).govern(
+        chain(Spy("a", messages=[]), state=Chat)
+    )
+    app.invoke({"messages": [messages.get(read, messages["other"])]})
+    report = ledger.replay(rules, allow=[__name__])
+    assert (len(report), dict(report.unknown)) == (0, {unknown: 1} if unknown else {})
 
 
 def test_a_read_of_what_was_cut_is_unknown_and_named(tmp_path: Path, ledger: Ledger) -> None:
