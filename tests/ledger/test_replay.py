@@ -295,6 +295,21 @@ def test_a_call_that_the_model_wrote_wrongly_is_what_a_rule_saw(tmp_path: Path, 
     assert shown(ledger.replay(rules)) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "is_known"), [("half \ud83d", False), ('{"json": "\\ud83d\\ude00"}', True), ("é 😀", True)]
+)
+def test_half_of_a_surrogate_pair_is_not_taken_for_its_escape(
+    tmp_path: Path, ledger: Ledger, text: str, is_known: bool
+) -> None:
+    """A model may write one: a condition cannot read it."""
+    said = "name: said, use: condition, deny_when: \"input.log[0] == 'no'\", on_deny: end"
+    rules = pack(tmp_path, "now", said)
+    app = ArbiterOS.from_constitution(rules, ledger=ledger).govern(chain(Spy("a")))
+    app.invoke({"log": [text]})
+    report = ledger.replay(rules)
+    assert (len(report), report.summary.unknown) == (0, 0 if is_known else 1)
+
+
 class ReadsOne(PolicyChecker):
     """Reads a part of the first message."""
 

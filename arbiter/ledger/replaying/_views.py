@@ -6,6 +6,7 @@ note stays even if the rule catches the exception. Everything else is made again
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,10 @@ from arbiter.ledger._found import REDACTED
 
 _MOST = 200_000
 """Elements of a cut list that are made again; a longer list is missing as a whole."""
+_HALF = re.compile(
+    r"\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f][0-9a-f]{2})|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}"
+)
+"""Half of a surrogate pair, which the ledger keeps as an escape; a whole pair is one of JSON in a text."""
 __all__ = ["Missing", "Notes", "RecordedState", "state_of"]
 
 
@@ -209,6 +214,8 @@ class _Maker:
     def value(self, given: Any, path: str) -> Any:
         kind = cast(Any, type(given))
         if kind is str:
+            if "\\ud" in given and _HALF.search(given):
+                return self._missing(path, "perhaps no valid text, and is kept with escapes")
             return self._missing(path, "redacted") if REDACTED.search(given) else given
         if kind is list:
             return self._list(given, path)
