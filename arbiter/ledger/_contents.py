@@ -236,6 +236,7 @@ class Capture:
 
     def _message(self, message: BaseMessage, depth: int) -> dict[str, Any]:
         parts: dict[str, Any] = {"type": message.type}
+        is_full = self.states == "full"
         own = vars(message)  # to ask a message for a field that its class lacks takes longer than all others
         if more := message.__pydantic_extra__:
             own = {**own, **more}
@@ -246,9 +247,10 @@ class Capture:
         if usage := own.get("usage_metadata"):
             parts["usage_metadata"] = self.value(dict(usage), depth + 1)
         if told := own.get("response_metadata"):
-            parts["response_metadata"] = self._told(told, depth)
+            parts["response_metadata"] = self.value(told, depth + 1) if is_full else self._told(told, depth)
         if (artifact := own.get("artifact")) is not None:
-            parts["artifact"] = {"$opaque": path_of(_class_of(artifact))}
+            name = path_of(_class_of(artifact))
+            parts["artifact"] = self.value(artifact, depth + 1) if is_full else {"$opaque": name}
         return {"$message": parts}
 
     def _told(self, told: Mapping[str, Any], depth: int) -> dict[str, Any]:

@@ -91,9 +91,9 @@ def test_items_of_a_stored_history_equal_those_in_memory(tmp_path: Path) -> None
         return {
             "messages": [
                 AIMessage("hm", tool_calls=[call], id="a"),
-                ToolMessage("42", tool_call_id="c1", id="b"),
+                ToolMessage("42", tool_call_id="c1", id="b", artifact={"rows": [1, 2]}),
                 AIMessage("42", id="c", usage_metadata=usage(1, 2), response_metadata=by),
-                AIMessage("43", id="d", response_metadata={"model_name": "m"}),
+                AIMessage("43", id="d", response_metadata={"model_name": "m", "finish_reason": "stop"}),
                 ChatMessage(content="fine", id="e", role="critic"),
             ]
         }
