@@ -20,6 +20,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
+from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 
@@ -158,6 +159,88 @@ def test_a_rule_that_applies_to_nothing_is_named(tmp_path: Path, ledger: Ledger)
     payments(ledger, pack(tmp_path, "now", LIMIT.format(100)), {"small": 10})
     report = ledger.replay(pack(tmp_path, "next", LIMIT.format(100).replace("pay,", "pays,")))
     assert report.idle == ["limit"]
+
+
+def alone(arbiter_os: ArbiterOS, one: Any, other: Any) -> None:
+    """Two functions outside of a graph, one after the other."""
+    for _ in range(2):
+        one(1)
+        other(1)
+
+
+def in_an_entrypoint(arbiter_os: ArbiterOS, one: Any, other: Any) -> None:
+    """Both as tasks of LangGraph's functional API, in two runs of one thread."""
+
+    @entrypoint(checkpointer=InMemorySaver())
+    def app(number: int) -> None:
+        task(one)(number).result()
+        task(other)(number).result()
+
+    for _ in range(2):
+        app.invoke(1, conf("t"))
+
+
+def in_a_node(arbiter_os: ArbiterOS, one: Any, other: Any) -> None:
+    """One calls the other, and a node of a graph calls it."""
+
+    def calls(number: int) -> None:
+        other(one(number))
+
+    calling = arbiter_os.govern(calls, instruction="GENERATE")
+
+    def node(state: State) -> None:
+        calling(1)
+
+    app = arbiter_os.govern(chain(node, Spy("last"), checkpointer=InMemorySaver()))
+    for _ in range(2):
+        app.invoke({}, conf("t"))
+
+
+@pytest.mark.parametrize("calls", [alone, in_an_entrypoint, in_a_node])
+def test_governed_functions_are_decided_about_as_nodes_are(
+    tmp_path: Path, ledger: Ledger, calls: Any
+) -> None:
+    """Each past is known, and what other rules count begins with the first call of its run."""
+    first = (
+        "name: first, use: require_before, required: VERIFY, target_instructions: [TOOL_CALL], on_deny: audit"
+    )
+    rules = pack(tmp_path, "now", first, "name: few, use: at_most, times: 9, per: run, target_nodes: act")
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+
+    def look(number: int) -> int:
+        return number
+
+    def act(number: int) -> int:
+        return number
+
+    calls(
+        arbiter_os,
+        arbiter_os.govern(look, instruction="VERIFY"),
+        arbiter_os.govern(act, instruction="TOOL_CALL"),
+    )
+    report = ledger.replay(rules)
+    assert (len(report), report.summary.unknown) == (0, 0)
+    never = "name: never, use: never_after, after: 'node:look', target_nodes: act"
+    report = ledger.replay(pack(tmp_path, "next", never))
+    assert [(each.node, str(each.shadow)) for each in report] == [("act", "deny by never")] * 2
+
+
+class Late(PolicyChecker):
+    """Answers as code that waits does, and fails where there is no amount."""
+
+    async def check_before(self, history: History) -> bool:
+        return bool(history.item.input_state["amount"] < 100)
+
+
+def test_a_checker_that_waits_or_raises_decides_as_it_did(tmp_path: Path, ledger: Ledger) -> None:
+    rules = pack(tmp_path, "now", f"name: late, use: {__name__}.Late, on_deny: end")
+    app = ArbiterOS.from_constitution(rules, ledger=ledger, allow=[__name__]).govern(chain(Spy("pay")))
+    for given in ({"amount": 5}, {"amount": 500}, {}):
+        run(app, given, mode="async")
+    report = ledger.replay(rules, allow=[__name__])
+    assert (report.summary.same, report.summary.decisions) == (3, 3)
+    report = ledger.replay(pack(tmp_path, "next"))
+    assert [each.outcome for each in report] == ["looser", "looser"]
 
 
 def test_a_range_without_node_runs_is_no_success(tmp_path: Path, ledger: Ledger) -> None:
