@@ -234,15 +234,13 @@ class FunctionCall(NodeRun):
 def _run_of(core: Core, config: RunnableConfig | None) -> Run:
     """The run of a function that was not called by a governed node."""
     conf = (config or {}).get("configurable") or {}
-    namespace = conf.get("checkpoint_ns")
-    if namespace:  # inside a LangGraph task that is not governed: the functional API
-        thread_id = conf.get("thread_id")
-        return core.recorder.functional_run(
-            None if thread_id is None else str(thread_id),
-            str(namespace).split("|", 1)[0],
-            resumed=is_resumed(conf),
-        )
-    return core.recorder.plain_run()
+    thread_id = None if conf.get("thread_id") is None else str(conf["thread_id"])
+    if namespace := conf.get(
+        "checkpoint_ns"
+    ):  # inside a LangGraph task that is not governed: the functional API
+        root = str(namespace).split("|", 1)[0]
+        return core.recorder.functional_run(thread_id, root, resumed=is_resumed(conf))
+    return core.recorder.plain_run(thread_id)
 
 
 def govern_function(governed: Governed, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -482,7 +482,7 @@ class Recorder:
         log = self.log_of(first.thread_id)
         log.identify(past)
         unknown, pending = log.unknown(past.value.get("facts", ())), log.unknown(first.pending)
-        run = log.runs[-1] if log.runs else None
+        run = next((run for run in reversed(log.runs) if run.epoch != PLAIN), None)
         epoch: int = past.value.get("run", 0)
         continues = (
             run is not None
@@ -517,46 +517,56 @@ class Recorder:
         if run.log.thread_id is None and run.records:
             self.is_shared = True
 
-    def plain_run(self) -> Run:
-        """The run of governed functions that are called in this context without a graph."""
+    def plain_run(self, thread_id: str | None) -> Run:
+        """The run of governed functions that are called without a graph: that of the thread, or without one that of
+        this context.
+        """
         loop = _current.get().get(self.uid)
-        if loop is None:
+        own = None if loop is None else loop.run
+        if thread_id is not None:
+            run = self._kept_run(thread_id, "")
+        elif own is not None and own.epoch == PLAIN and own.log.thread_id is None:
+            run = own
+        else:
+            run = self.log_of(None).new_run(PLAIN, Past({}))
+        if loop is None or (own is not None and own is not run):
             loop = Execution(self)
-        if loop.run is None or loop.run.epoch != PLAIN:
-            if loop.run is not None:
-                loop = Execution(self)
-            log = self.log_of(None)
-            loop.begins(log.new_run(PLAIN, Past({})))
-        assert loop.run is not None
-        if loop.is_here:
-            loop.begins(loop.run)
-        self._began(loop.run)
-        return loop.run
+        if loop.is_here or loop.run is None:
+            loop.begins(run)
+        self._began(run)
+        return run
 
     def functional_run(self, thread_id: str | None, root: str, *, resumed: bool = False) -> Run:
         """The run of governed functions inside LangGraph's functional API; `root` names the entrypoint's task."""
-        with self._lock:
-            if (run := self._functional.get((thread_id, root))) is not None:
-                self._functional.move_to_end((thread_id, root))
-        if run is None:
-            if resumed and self._forgotten_runs and _reported.is_new(self.uid):
-                _log.warning(
-                    "a run of an entrypoint was resumed on thread %r, and its earlier calls of governed functions may "
-                    "have been forgotten: rules that count or look back begin again at nothing. "
-                    "ArbiterOS(keep_threads=%s) keeps %s runs of entrypoints. (This is reported once.)",
-                    thread_id,
-                    self.keep_threads,
-                    self.keep_threads,
-                )
-            run = self.log_of(thread_id).new_run(PLAIN, Past({}))
-            with self._lock:
-                run = self._functional.setdefault((thread_id, root), run)
-                if len(self._functional) > self.keep_threads:
-                    self._functional.popitem(last=False)
-                    self._forgotten_runs = True
+        run = self._kept_run(thread_id, root, resumed=resumed)
         if (loop := _current.get().get(self.uid)) is not None:
             loop.begins(run)  # the caller's own: its context was inherited
         self._began(run)
+        return run
+
+    def _kept_run(self, thread_id: str | None, root: str, *, resumed: bool = False) -> Run:
+        """The run of that thread and root, which later calls find again."""
+        with self._lock:
+            if (run := self._functional.get((thread_id, root))) is not None:
+                self._functional.move_to_end((thread_id, root))
+                if thread_id is not None and thread_id in self._threads:
+                    self._threads.move_to_end(thread_id)
+                return run
+        if resumed and self._forgotten_runs and _reported.is_new(self.uid):
+            _log.warning(
+                "a run of an entrypoint was resumed on thread %r, and its earlier calls of governed functions may "
+                "have been forgotten: rules that count or look back begin again at nothing. "
+                "ArbiterOS(keep_threads=%s) keeps %s runs of entrypoints. (This is reported once.)",
+                thread_id,
+                self.keep_threads,
+                self.keep_threads,
+            )
+        run = self.log_of(thread_id).new_run(PLAIN, Past({}))
+        with self._lock:
+            run = self._functional.setdefault((thread_id, root), run)
+            if len(self._functional) > self.keep_threads:
+                self._functional.popitem(last=False)
+                self._forgotten_runs = True
         return run
 
     def current(self) -> RunHistory:

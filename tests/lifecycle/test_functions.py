@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import logging
@@ -34,7 +35,7 @@ from arbiter import (
     ThresholdEvaluator,
     Verdict,
 )
-from arbiter.checkers import ApprovalChecker, AtMost
+from arbiter.checkers import ApprovalChecker, AtMost, BudgetChecker
 from arbiter.errors import ApprovalUsedError
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
 from tests.support import MODES, PATIENCE, Check, Spy, State, chain, run, thread
@@ -351,6 +352,49 @@ def test_the_steps_of_functions_count_within_their_own_thread() -> None:
     steps = {of: [item.step for item in arbiter_os.history_of(thread_id=of).items()] for of in "ab"}
     assert steps == {"a": [1, 2], "b": [1, 2, 3, 4]}
     assert [len(superstep) for superstep in arbiter_os.history_of(thread_id="b").entries] == [1, 1, 1, 1]
+
+
+@MODES
+def test_a_function_that_is_called_on_a_thread_belongs_to_the_thread(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(BudgetChecker("twice", calls=2, per="thread"))
+
+    def called(thread_id: object) -> int:
+        """Call the function in a context of its own, as a server's request does. Returns the length of its history."""
+
+        def request() -> int:
+            config: Any = {"configurable": {"thread_id": thread_id}}
+            if mode == "sync":
+                arbiter_os.execute({"query": "?"}, Spy("node"), config)
+                return arbiter_os.history.count()
+
+            async def main() -> int:
+                await arbiter_os.aexecute({"query": "?"}, Spy("node"), config)
+                return arbiter_os.history.count()
+
+            return asyncio.run(main())
+
+        return contextvars.Context().run(request)
+
+    assert [called("a"), called(7), called("a"), called("7")] == [1, 1, 2, 2]
+    with pytest.raises(PolicyViolationError, match="2 of 2 calls of this thread"):
+        called("a")
+    of_a = [item.status for item in arbiter_os.history_of(thread_id="a").items()]
+    assert of_a == ["completed", "completed", "denied"]
+    assert arbiter_os.history_of(thread_id="7").count() == 2
+
+
+def test_a_graph_that_paused_goes_on_after_a_function_was_called_on_its_thread() -> None:
+    def ask(state: State) -> State:
+        return {"log": [interrupt("?")]}
+
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(ask, checkpointer=InMemorySaver()))
+    app.invoke({}, thread("t"))
+    arbiter_os.execute({}, Spy("node"), thread("t"))
+    assert app.invoke(Command(resume="yes"), thread("t")) == {"log": ["yes"]}
+    (paused,) = [item for item in arbiter_os.history_of(thread_id="t").items() if item.node == "ask"]
+    assert (paused.status, paused.attempt) == ("completed", 2)
 
 
 def test_a_call_in_a_node_goes_on_after_the_steps_that_a_checkpoint_restores() -> None:
