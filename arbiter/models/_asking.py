@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Generic, Literal, TypeVar, cast
@@ -23,7 +23,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
-from arbiter._threads.deadlines import start
+from arbiter._threads.deadlines import LOOP, start
 from arbiter.errors import ConfigurationError
 from arbiter.models._json import json_values, whole
 
@@ -107,13 +107,14 @@ def ask(model: ChatModel, messages: Sequence[BaseMessage], schema: type[T]) -> A
     """
     steps = _asking(model, messages, schema)
     request = next(steps)
+    awaitable = _is_async(model)
     while True:
         try:
-            reply = request.model.invoke(request.messages)
+            answer = reply(request.model, request.messages, awaitable=awaitable)
         except Exception as error:
-            reply = error
+            answer = error
         try:
-            request = steps.send(reply)
+            request = steps.send(answer)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]  # of `_asking`
 
@@ -138,13 +139,26 @@ async def aask(
     awaitable = _is_async(model)
     while True:
         try:
-            reply = await areply(request.model, request.messages, config, awaitable=awaitable)
+            answer = await areply(request.model, request.messages, config, awaitable=awaitable)
         except Exception as error:
-            reply = error
+            answer = error
         try:
-            request = steps.send(reply)
+            request = steps.send(answer)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]  # of `_asking`
+
+
+def reply(model: ChatModel, messages: Sequence[BaseMessage], *, awaitable: bool | None = None) -> Any:
+    """The model's reply. A model that has nothing but async methods is awaited on an event loop of Arbiter's.
+
+    `awaitable` is as for `areply`.
+    """
+    try:
+        return model.invoke(messages)
+    except NotImplementedError:
+        if LOOP.is_here or not (_is_async(model) if awaitable is None else awaitable):
+            raise
+        return LOOP.submit(model.ainvoke(messages), copy_context()).result()
 
 
 async def areply(
@@ -179,8 +193,8 @@ def _is_async(model: Any) -> bool:
     if isinstance(model, RunnableWithFallbacks):
         return all(map(_is_async, cast(Any, model).runnables))
     kind = model.__class__
-    own: Any = getattr(kind, "_agenerate", None) or kind.ainvoke
-    return own.__module__ not in _BY_THREAD or hasattr(model, "afunc")
+    own: list[Any] = [getattr(kind, "_agenerate", kind.ainvoke), kind.ainvoke]
+    return any(method.__module__ not in _BY_THREAD for method in own) or hasattr(model, "afunc")
 
 
 _BINDING: Any = RunnableBindingBase
@@ -338,7 +352,11 @@ def without_thought(text: str) -> str:
     return _THOUGHT.sub("", text)
 
 
-_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+# A thought may have begun in the prompt, or may have no end.
+_THOUGHT = re.compile(
+    r"\A(?:(?:(?!<think).)*?</think(?:ing)?>|\s*<think(?:ing)?>(?:.*?</think(?:ing)?>|.*))",
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 def described(error: ValidationError) -> str:

@@ -48,6 +48,7 @@ from arbiter.models import (
     total_usage,
     usage_meter,
 )
+from arbiter.models._asking import reply, without_thought
 from arbiter.personas._answers import HIGHEST
 from arbiter.personas._asking import Steps, adrive, aoutcome, drive, outcome
 from arbiter.personas._characters import Persona
@@ -467,7 +468,7 @@ class PersonaGate(CorrectionGate):
             return op.do()
         if isinstance(op, _Rewrite):
             writer: Any = self.rewriter
-            call = partial(writer.invoke, list(op.messages))
+            call = partial(reply, writer, list(op.messages))
             with counting_apart("correction"), in_turn() as turns:
                 begun = start(call, name="arbiter-gate-rewriter")
             return _rewritten(outcome(lambda: within(self.rewriter_timeout, begun, turns)))
@@ -725,7 +726,7 @@ def _rewritten(answer: Any) -> Any:
 
 
 def _text_of(answer: Any) -> str:
-    return str(answer.text) if isinstance(answer, BaseMessage) else str(answer)
+    return without_thought(str(answer.text) if isinstance(answer, BaseMessage) else str(answer))
 
 
 def _alone(steps: Steps[JudgeResult]) -> Steps[Judgements]:

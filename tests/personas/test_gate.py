@@ -565,6 +565,26 @@ def test_a_rewriter_may_have_the_last_word(mode: str) -> None:
 
 
 @MODES
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "<think>He is shy.</think>\nright",
+        "<thinking>He is shy.</thinking> right",
+        "He is shy.</think>right",
+        [{"type": "reasoning", "reasoning": "He is shy."}, {"type": "text", "text": "right"}],
+    ],
+)
+def test_the_thoughts_of_a_rewriter_are_not_spoken(answer: Any, mode: str) -> None:
+    config = enabled("adherence", enable_direct_correction=True, enable_regeneration=False)
+    app, gate, _ = gated(
+        scored({"one": 3}), config, Speaker("one"), rewriter=Scripted(answers=[answer, "<think>He is"])
+    )
+    assert texts(run(app, hello(), mode=mode)) == ["Hello.", "right"]
+    assert texts(run(app, hello(), mode=mode)) == ["Hello.", "one"]
+    assert gate.actions[-1].problem == "the rewriter failed: it wrote nothing"
+
+
+@MODES
 def test_a_rewriter_reads_that_its_rewrites_failed(mode: str) -> None:
     """The best draft is still the agent's own. Without the new findings it would be asked the same again."""
     judge = scored({"one": 5, "worse": 3, "as bad": 4})

@@ -512,6 +512,44 @@ def test_a_model_that_can_be_awaited_is_awaited(around: Any) -> None:
         assert not any(name.startswith("asyncio") for name in model.threads)
 
 
+class AsyncAlone(Scripted):
+    """A model whose client has async methods only."""
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("use ainvoke")
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(0)
+        return super()._generate(*args, **kwargs)
+
+
+class AwaitedAlone(Scripted):
+    """A model of which `ainvoke` alone is made."""
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("use ainvoke")
+
+    async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        return super()._generate(input).generations[0].message
+
+
+@pytest.mark.parametrize("around", [same, retried, bound, with_fallback])
+@pytest.mark.parametrize("kind", [AsyncAlone, AwaitedAlone])
+@MODES
+def test_a_model_without_sync_methods_is_awaited(mode: str, kind: Any, around: Any) -> None:
+    """Also where nothing can be awaited, as in a sync run and in the evaluators of an async one."""
+    model = kind(answers=["no", GOOD])
+    assert asked(around(model), mode).value == MARK
+    assert model.calls == 2
+
+
+def test_a_model_without_sync_methods_is_awaited_while_an_event_loop_runs() -> None:
+    async def story() -> Answer[Mark]:
+        return ask(AsyncAlone(answers=[GOOD]), QUESTION, Mark)
+
+    assert asyncio.run(story()).value == MARK
+
+
 @pytest.mark.parametrize("given", ["sync", "async"])
 def test_a_function_can_be_a_model(given: str) -> None:
     async def later(messages: Any) -> AIMessage:
