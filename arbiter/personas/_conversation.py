@@ -68,6 +68,9 @@ class Cast:
         self.known_nodes: set[str] = set()
         """The nodes of governed graphs in which agents may act."""
         tools: Any = [speaking_tools] if isinstance(speaking_tools, str) else speaking_tools
+        is_many = isinstance(speaking_tools, Iterable)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_many:
+            raise ConfigurationError(f"speaking_tools: expected names of tools, got {tools!r:.80}.")
         self.speaking_tools: Mapping[str, str] = (
             tools if isinstance(tools, Mapping) else dict.fromkeys(tools, "")
         )

@@ -12,7 +12,8 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
+from numbers import Real
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack, cast
 
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -39,6 +40,7 @@ from arbiter.personas._propositions import (
     Proposition,
     Variables,
     fill,
+    many_of,
     texts_of,
     variables_in,
     without_value,
@@ -155,9 +157,9 @@ class PropositionEngine:
     ) -> None:
         if level not in DEFAULT_WINDOWS:
             raise ConfigurationError(f"expected the level 'evaluation' or 'action', got {level!r}.")
-        if timeout is not None and not timeout > 0:
+        if timeout is not None and not (isinstance(cast(Any, timeout), Real) and timeout > 0):
             raise ConfigurationError(f"expected a timeout in seconds above 0, or None, got {timeout!r}.")
-        if concurrency < 1:
+        if not (isinstance(cast(Any, concurrency), Real) and concurrency >= 1):
             raise ConfigurationError(f"expected a concurrency of at least 1, got {concurrency!r}.")
         if not is_whole(votes, least=1):
             raise ConfigurationError(f"expected votes from 1, got {votes!r:.80}.")
@@ -197,13 +199,13 @@ class PropositionEngine:
         Claims with `double_check` are asked one by one. If an answer cannot be read or its ids differ from
         those of the question, its claims are asked one by one too.
         """
-        return self.run(self.asking_batch(tuple(propositions), target, **about))
+        return self.run(self.asking_batch(propositions, target, **about))
 
     async def ascore_batch(
         self, propositions: Iterable[Proposition], target: Target, **about: Unpack[About]
     ) -> Judgements:
         """Async version of `score_batch`."""
-        return await self.arun(self.asking_batch(tuple(propositions), target, **about))
+        return await self.arun(self.asking_batch(propositions, target, **about))
 
     # The decisions, for callers that combine several (`asking.together`) and drive them at once.
 
@@ -240,13 +242,14 @@ class PropositionEngine:
 
     def asking_batch(
         self,
-        propositions: Sequence[Proposition],
+        propositions: Iterable[Proposition],
         target: Target,
         context: str = "",
         variables: Variables | None = None,
         evidence: str = "",
     ) -> Steps[Judgements]:
         """The decisions of `score_batch`."""
+        propositions = many_of(propositions)
         about: About = {"context": context, "variables": variables, "evidence": evidence}
         for proposition in propositions:
             _check_types(proposition, target)

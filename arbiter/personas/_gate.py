@@ -315,7 +315,7 @@ class PersonaGate(CorrectionGate):
             return Correction.commit()
         attempts, known.agent = known.attempts, draft.agent
         case = _Case(self, history, item, draft, config, attempts, output)
-        if number > 1 and draft.text.strip(" .").upper() in ("", NOTHING_TO_SAY):
+        if number > 1 and _says_nothing(draft.text):
             attempts.append(Attempt(number=number, text="", token_usage=NO_TOKENS))
             silent: list[Any] = []
             if not draft.acts:
@@ -705,6 +705,11 @@ class _Case:
         if taken.number != self.attempts[-1].number:
             return Correction.commit_attempt(taken.number, details=details)
         return Correction.commit(details=details)
+
+
+def _says_nothing(text: str) -> bool:
+    """True for no text, and for the word that stands for it, which models like to quote or to print in bold."""
+    return not text.strip(" .") or text.strip(" .!*_`'\"").upper() == NOTHING_TO_SAY
 
 
 def best_of(attempts: Sequence[Attempt]) -> Attempt:

@@ -546,7 +546,7 @@ class Intervention(_Interventions):
     def set_textual_precondition(self, claim: str) -> Self:
         """Require that the judge finds this claim true of the conversation. It may name a single target as
         `{{agent_name}}`."""
-        if not claim.strip():
+        if not isinstance(cast(Any, claim), str) or not claim.strip():
             self._refuse("claim", "a claim", claim)
         scope: Any = "agent" if len(self.agents) == 1 else "environment"
         self._textual = Proposition("textual", claim, target_type=scope)
@@ -566,13 +566,15 @@ class Intervention(_Interventions):
         true."""
         if threshold is not None and not (is_number(threshold) and 0 <= threshold <= HIGHEST):
             self._refuse("threshold", "a number from 0 to 9, or None", threshold)
+        if not isinstance(cast(Any, proposition), Proposition):
+            self._refuse("proposition", "a Proposition", proposition)
         self._propositional, self._threshold = proposition, threshold
         return self
 
     def set_effect(self, effect: Effect | str) -> Self:
         """Set the nudge: a text, or a function of the targets that returns a text, texts by agent, or
         None."""
-        if not isinstance(effect, str) and not callable(effect):
+        if not (effect.strip() if isinstance(effect, str) else callable(effect)):
             self._refuse("effect", "a text or a function", effect)
         self._effect = (lambda targets: effect) if isinstance(effect, str) else effect
         return self
@@ -717,7 +719,12 @@ class InterventionBatch(_Interventions):
         target_nodes: Iterable[str] | None = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, round_of)
-        self._interventions = list(interventions)
+        given: Any = interventions
+        is_many = isinstance(interventions, Iterable)  # pyright: ignore[reportUnnecessaryIsInstance]
+        self._interventions: list[Any] = list(given) if is_many else [given]
+        for one in self._interventions:
+            if not isinstance(one, Intervention):
+                raise ConfigurationError(f"batch {name!r}: expected interventions, got {one!r:.80}.")
         if cast is None:
             casts = [one.cast for one in self._interventions]
             if not casts:

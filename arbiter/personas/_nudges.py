@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Set
 from itertools import combinations
 from typing import Any, Literal
+from typing import cast as cast_to
 
 from arbiter._contracts import Contract
 from arbiter._values.states import is_whole
@@ -205,6 +206,9 @@ def _nudging(
     otherwise = fallback
     if isinstance(nudges, str):
         otherwise = nudges
+    elif not isinstance(cast_to(Any, nudges), Mapping):
+        problem = f"expected a kind of nudge, or one for each agent, got {nudges!r:.80}."
+        raise ConfigurationError(f"intervention {name!r}: nudges: {problem}")
     else:
         kinds = {cast.name(agent): kind for agent, kind in nudges.items()}
     for agent in kinds.keys() - cast.personas.keys():

@@ -100,7 +100,7 @@ class PropositionSet(Sequence[Proposition]):
         self, dimension: str, propositions: Iterable[Proposition], files: Iterable[str] = ()
     ) -> None:
         self.dimension = dimension
-        self.propositions = tuple(propositions)
+        self.propositions = many_of(propositions)
         found: Any
         for found in self.propositions:
             if not isinstance(found, Proposition):
@@ -141,6 +141,12 @@ class PropositionSet(Sequence[Proposition]):
 
     def __repr__(self) -> str:
         return f"<PropositionSet {self.dimension!r}: {', '.join(found.id for found in self.propositions)}>"
+
+
+def many_of(propositions: Iterable[Proposition]) -> tuple[Proposition, ...]:
+    """The propositions; a single one needs no list."""
+    is_many = isinstance(cast(Any, propositions), Iterable)
+    return tuple(propositions) if is_many else (cast(Any, propositions),)
 
 
 # Templates ----------------------------------------------------------------------------------------
@@ -200,7 +206,11 @@ def requires_action_type(types: Iterable[str]) -> Precondition:
     It holds if the variable `action_type`, the draft's type, is one of `types`. Without that variable it
     holds if an action of the agent in the trajectory has one of them.
     """
-    wanted = frozenset([types] if isinstance(types, str) else types)
+    given: Any = [types] if isinstance(types, str) else types
+    is_many = isinstance(types, Iterable)  # pyright: ignore[reportUnnecessaryIsInstance]
+    wanted = frozenset[str](given if is_many else ())
+    if not wanted or not all(isinstance(type, str) for type in cast(Any, wanted)):
+        raise ConfigurationError(f"expected types of actions, such as ['TALK'], got {types!r:.80}.")
 
     def applies(target: Target, context: str, variables: Mapping[str, str]) -> bool:
         if "action_type" in variables:
@@ -337,7 +347,7 @@ class _Loader:
 
     def load(self, agent: str | None) -> PropositionSet:
         for name in (self.dimension, *([agent] if agent else [])):
-            if not _NAME.fullmatch(name):
+            if not isinstance(cast(Any, name), str) or not _NAME.fullmatch(name):
                 raise ConfigurationError(
                     f"expected the name of a folder or file, of letters, digits and _ . -, got {name!r:.80}."
                 )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Literal, Self, TypeVar, cast, get_args
 
 from langchain_core.messages import BaseMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -599,6 +599,10 @@ class _OneAgent(_Scorer):
         super().__init__(judge, propositions, personas=personas, variables=variables, batch=batch)
         if agent is None:
             self.agent = super()._alone
+        elif not isinstance(cast(Any, agent), str):
+            raise ConfigurationError(
+                f"agent: expected a name, got {agent!r:.80}. Pass a persona in personas=."
+            )
         else:
             self.agent = self._names.find(agent) or agent
             if self.agent not in {persona.name for persona in self.personas}:

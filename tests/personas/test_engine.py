@@ -878,7 +878,15 @@ def test_prompts_of_equal_questions_are_equal() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"level": "other"}, {"timeout": 0}, {"timeout": float("nan")}, {"concurrency": 0}]
+    "wrong",
+    [
+        {"level": "other"},
+        {"timeout": 0},
+        {"timeout": float("nan")},
+        {"timeout": "30"},
+        {"concurrency": 0},
+        {"concurrency": None},
+    ],
 )
 def test_an_engine_rejects_invalid_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="expected"):
@@ -936,6 +944,8 @@ def test_an_invalid_proposition_or_target_is_an_error_that_names_the_remedy(mode
     def ask(proposition: Any, about: Any) -> None:
         drive(mode, judged, method, [proposition] if method == "score_batch" else proposition, about)
 
+    with pytest.raises(ConfigurationError, match=r"got 3. Write Proposition"):
+        drive(mode, judged, method, 3, target())
     with pytest.raises(ConfigurationError, match=r"got 'is calm'. Write Proposition\(id, claim\)"):
         ask("is calm", target())
     with pytest.raises(
@@ -950,9 +960,20 @@ def test_a_proposition_has_an_id_and_a_claim(text: Any) -> None:
         Proposition("p", text)
     with pytest.raises(ConfigurationError, match="id: expected a text"):
         Proposition(text, "is calm")
-    listed: Any = ["is calm"]
-    with pytest.raises(ConfigurationError, match="expected a Proposition, got 'is calm'"):
-        PropositionSet("adherence", listed)
+    for listed in (["is calm"], 3):
+        many: Any = listed
+        with pytest.raises(ConfigurationError, match="expected a Proposition, got"):
+            PropositionSet("adherence", many)
+    one: Any = claim()
+    assert [*PropositionSet("adherence", one)] == [one]
+    assert len(engine(Says(scores())).score_batch(one, target())) == 1
+
+
+@pytest.mark.parametrize("types", [[], None, [3], {}])
+def test_a_type_of_action_is_a_text(types: Any) -> None:
+    """Without any type no claim would ever apply, and each would count as 9."""
+    with pytest.raises(ConfigurationError, match=r"expected types of actions, such as \['TALK'\], got"):
+        requires_action_type(types)
 
 
 @pytest.mark.parametrize("given", ["Jim", "no such persona", Path("jim"), 3, None])

@@ -7,7 +7,7 @@ import dataclasses
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
@@ -22,6 +22,7 @@ from arbiter.personas import (
     AdherenceEvaluator,
     Cast,
     FluencyEvaluator,
+    FluencyScorer,
     GateConfig,
     Intervention,
     InterventionBatch,
@@ -34,6 +35,7 @@ from arbiter.personas import (
     Target,
     Trajectory,
     anti_convergence,
+    load_propositions,
     variety,
 )
 from tests.personas.gate_support import PAM, Speaker, chat, enabled, gated, hello, scored, texts
@@ -98,6 +100,41 @@ def test_what_is_no_function_is_refused() -> None:
             ConfigurationError, match=r"(agent|round)_of: expected a function of a node run, got 'jim'"
         ):
             make()
+
+
+def test_a_wrong_setting_is_refused_where_it_is_made() -> None:
+    wrong: Any = None
+    for make, problem in (
+        (lambda: anti_convergence(JIM, Says(None), nudges=wrong), "nudges: expected a kind of nudge"),
+        (
+            lambda: variety(JIM, Says(None), nudges=cast(Any, ["new_ideas"])),
+            "nudges: expected a kind of nudge",
+        ),
+        (lambda: Intervention(JIM).set_textual_precondition(wrong), "claim: expected a claim, got None"),
+        (
+            lambda: Intervention(JIM).set_propositional_precondition(cast(Any, "x")),
+            "proposition: expected a Proposition, got 'x'",
+        ),
+        (lambda: Intervention(JIM).set_effect(" "), "effect: expected a text or a function, got ' '"),
+        (
+            lambda: InterventionBatch(cast(Any, [JIM])),
+            "batch 'interventions': expected interventions, got Persona",
+        ),
+        (lambda: InterventionBatch(wrong), "expected interventions, got None"),
+        (
+            lambda: PersonaGate(Says(None), JIM, speaking_tools=wrong),
+            "speaking_tools: expected names of tools",
+        ),
+        (lambda: FluencyScorer(Says(None), agent=cast(Any, JIM)), "agent: expected a name, got Persona"),
+        (
+            lambda: load_propositions(None, "adherence", cast(Any, JIM)),
+            "expected the name of a folder or file",
+        ),
+    ):
+        with pytest.raises(ConfigurationError, match=problem):
+            make()
+    one: Any = Intervention(JIM).set_effect("Wake up.")
+    assert [*InterventionBatch(one)] == [one]
 
 
 @pytest.mark.parametrize(
