@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -50,8 +51,11 @@ def _confidence(value: Any) -> float:
         return 0.5  # a confidence in words ("quite sure") must not cost the score
 
 
-def _text(value: Any) -> Any:
-    return "" if value is None else value
+def _text(value: Any) -> str:
+    """The reasoning as text. One in another form, such as a list of sentences, must not cost the score either."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _present(value: Any) -> Any:

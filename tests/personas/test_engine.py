@@ -484,6 +484,13 @@ def test_a_confidence_that_cannot_be_read_takes_no_score_away(confidence: Any) -
     assert (found.status, found.score, found.confidence) == ("judged", 7, 0.5)
 
 
+@pytest.mark.parametrize("said", [["it is calm", "and kind"], {"for": "calm"}, 3, True])
+def test_reasoning_of_another_form_takes_no_score_away(said: Any) -> None:
+    model = Scripted(answers=[json.dumps({"reasoning": said, "score": 7})])
+    found = engine(model).score(claim(), target())
+    assert (found.score, found.calls, found.reasoning) == (7, 1, json.dumps(said))
+
+
 def test_the_repair_is_used() -> None:
     model = Scripted(answers=["seven", '{"score": 6, "reasoning": null, "confidence": 3}'])
     found = engine(model).score(claim(), target())
