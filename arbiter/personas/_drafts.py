@@ -80,14 +80,13 @@ def pending_draft(cast: Cast, history: History) -> Draft:
 
 
 def pending_with_text(cast: Cast, history: History, text: str) -> dict[str, Any]:
-    """The input of a node run with another text to speak; the last call speaks all of it."""
+    """The input of a node run with another text to speak, in each of its calls: they may go to different
+    receivers, and none of them may be left out, because each call needs an answer."""
     state = history.item.input_state
     calls = cast.pending(history)
 
     def changed(call: Any) -> Any:
-        if call not in calls:
-            return call
-        return cast.with_speech(call, text if call == calls[-1] else "")
+        return cast.with_speech(call, text) if call in calls else call
 
     if (sent := part_at(state, "tool_call")) is not None:
         return {"tool_call": changed(sent)}

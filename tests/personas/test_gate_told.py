@@ -419,6 +419,47 @@ def test_a_rewritten_text_is_sent(mode: str) -> None:
 
 
 @MODES
+def test_a_rewritten_text_goes_to_each_receiver(mode: str) -> None:
+    """Of several calls in one message; nobody is sent an empty one. Other calls stay."""
+    sent: list[tuple[str, str]] = []
+
+    @tool
+    def send_message(text: str, to: str) -> str:
+        """Send it."""
+        sent.append((to, text))
+        return "sent"
+
+    @tool
+    def look(text: str) -> str:
+        """Look."""
+        sent.append(("look", text))
+        return "seen"
+
+    names = [("send_message", "Pam"), ("look", ""), ("send_message", "Bo")]
+    calls: Any = [
+        {"name": name, "args": {"text": "bad", **({"to": to} if to else {})}, "id": str(at)}
+        for at, (name, to) in enumerate(names)
+    ]
+    builder: Any = StateGraph(Chat)
+    builder.add_node("model", lambda state: {"messages": [AIMessage("", tool_calls=calls)]})
+    builder.add_node("tools", ToolNode([send_message, look]))
+    builder.add_edge(START, "model")
+    builder.add_edge("model", "tools")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(
+        PersonaGate(
+            scored({"bad\n> bad": 2}),
+            [JIM],
+            enabled("fluency", enable_direct_correction=True, enable_regeneration=False),
+            rewriter=Scripted(answers=["better"]),
+            target_nodes=["tools"],
+        )
+    )
+    run(arbiter_os.govern(builder.compile()), {"messages": [HumanMessage("Hello.")]}, mode=mode)
+    assert sorted(sent) == [("Bo", "better"), ("Pam", "better"), ("look", "bad")]
+
+
+@MODES
 @pytest.mark.parametrize(("goes_on", "outcome"), [(True, "forced_through"), (False, "rejected")])
 def test_the_node_of_the_tools_alone_judges_before_they_run(goes_on: bool, outcome: str, mode: str) -> None:
     post = Post("bad")
