@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Generic, Literal, TypeVar, cast
 
+from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
@@ -102,7 +103,8 @@ def ask(model: ChatModel, messages: Sequence[BaseMessage], schema: type[T]) -> A
     The first call uses the model's own structured output, if it has one. An answer without a tool call is
     searched for JSON. If there is no value, the model gets the mistake and is asked once more. If an endpoint
     rejects the structured request as such (status 400, 422 or 501), or an integration cannot make one
-    (`NotImplementedError`, `TypeError`), the second and last call asks for text. Other exceptions of the
+    (`NotImplementedError`, `TypeError`) or raises because it cannot read the answer, the second and last call
+    asks for text. Other exceptions of the
     model (rate limits, timeouts) are raised here.
     """
     steps = _asking(model, messages, schema)
@@ -279,10 +281,12 @@ def _structured(model: ChatModel, schema: type[BaseModel]) -> ChatModel | None:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """True if an endpoint does not support structured output, as opposed to a temporary or personal refusal."""
-    return isinstance(error, NotImplementedError | TypeError) or (
-        getattr(error, "status_code", None) in (400, 422, 501)
-    )
+    """True if structured output is not supported, or cannot be read by the model's integration, as opposed to a
+    temporary or personal refusal."""
+    return isinstance(error, _UNSUPPORTED) or getattr(error, "status_code", None) in (400, 422, 501)
+
+
+_UNSUPPORTED = (NotImplementedError, TypeError, OutputParserException, ValidationError, json.JSONDecodeError)
 
 
 @lru_cache(maxsize=256)

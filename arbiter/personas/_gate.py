@@ -613,7 +613,9 @@ class _Case:
         if self.drafts > 1:
             return replace(correction, kind="retry", feedback=feedback_on(self.attempts, self.drafts))
         is_committed = self.config.continue_on_failure or self.output is None
-        return correction if is_committed else replace(correction, kind="give_up")
+        return (
+            correction if is_committed else replace(correction, kind="give_up", feedback=self._reason(failed))
+        )
 
     @property
     def not_judged(self) -> str:
@@ -693,13 +695,18 @@ class _Case:
             problem=self.problem,
         )
 
+    def _reason(self, last: Attempt) -> str:
+        """The reason why no draft passes."""
+        failed = [name for name, check in last.checks.items() if not check.passed]
+        failed += ["similarity"] if last.too_similar else []
+        many = len(self.attempts)
+        drafts = "its draft failed" if many == 1 else f"{many} drafts failed, the last one"
+        return f"{drafts} on {', '.join(failed)}"
+
     def _correction(self, action: GatedAction, taken: Attempt, *output: Any) -> Correction:
         details = action.to_dict()
         if action.outcome == "rejected":
-            failed = [name for name, check in taken.checks.items() if not check.passed]
-            failed += ["similarity"] if taken.too_similar else []
-            reason = f"{len(self.attempts)} drafts failed, the last one on {', '.join(failed)}"
-            return Correction.give_up(reason, details=details)
+            return Correction.give_up(self._reason(taken), details=details)
         if output:
             return Correction.commit(*output, details=details)
         if taken.number != self.attempts[-1].number:

@@ -1175,6 +1175,12 @@ def test_audit_judges_and_changes_nothing(mode: str) -> None:
     assert (action.outcome, action.enforced, action.corrected_text) == ("forced_through", False, None)
     assert action.dimension_scores["adherence"].score == 3
     assert "audit: it would retry" in arbiter_os.history.entries[-1][-1].notes["gate persona"]
+    strict = enabled("adherence", max_correction_attempts=0, continue_on_failure=False)
+    app, gate, arbiter_os = gated(scored({"one": 3}), strict, Speaker("one"))
+    gate.mode = "audit"
+    assert texts(run(app, hello(), mode=mode))[-1] == "one"
+    note = arbiter_os.history.entries[-1][-1].notes["gate persona"]
+    assert note == "audit: it would give_up: its draft failed on adherence"
 
 
 @MODES

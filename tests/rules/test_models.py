@@ -251,6 +251,24 @@ def test_model_with_retries_around_it_can_be_asked(mode: str) -> None:
 
 
 @MODES
+@pytest.mark.parametrize("answer", ["seven", '{"why": "clear", "score": true}'])
+def test_integration_that_cannot_read_its_own_answer_is_asked_for_text(answer: str, mode: str) -> None:
+    """It raises, where LangChain's own returns the failure with `include_raw`."""
+
+    class Raises(ScriptedTools):
+        def with_structured_output(self, schema: Any, **kwargs: Any) -> Any:
+            return self | (lambda message: schema.model_validate_json(message.text))
+
+    model = Raises(answers=[answer, GOOD])
+    assert asked(model, mode).value == MARK
+    assert model.calls == 2
+    assert "JSON Schema" in model.prompt(1)
+    model = Raises(answers=[answer])
+    assert (asked(model, mode).value, model.calls) == (None, 2)
+    assert asked(Raises(answers=[GOOD]), mode).value == MARK
+
+
+@MODES
 def test_structured_output_that_cannot_be_set_up_leaves_the_text(mode: str) -> None:
     class Odd(ScriptedTools):
         def with_structured_output(self, *args: Any, **kwargs: Any) -> Any:
