@@ -440,8 +440,12 @@ def test_a_rewritten_text_goes_to_each_receiver(mode: str) -> None:
         {"name": name, "args": {"text": "bad", **({"to": to} if to else {})}, "id": str(at)}
         for at, (name, to) in enumerate(names)
     ]
+
+    def model(state: Any) -> Any:
+        return {"messages": [AIMessage("", tool_calls=calls)]}
+
     builder: Any = StateGraph(Chat)
-    builder.add_node("model", lambda state: {"messages": [AIMessage("", tool_calls=calls)]})
+    builder.add_node("model", model)
     builder.add_node("tools", ToolNode([send_message, look]))
     builder.add_edge(START, "model")
     builder.add_edge("model", "tools")

@@ -257,7 +257,10 @@ def test_integration_that_cannot_read_its_own_answer_is_asked_for_text(answer: s
 
     class Raises(ScriptedTools):
         def with_structured_output(self, schema: Any, **kwargs: Any) -> Any:
-            return self | (lambda message: schema.model_validate_json(message.text))
+            def parsed(message: Any) -> Any:
+                return schema.model_validate_json(message.text)
+
+            return self | parsed
 
     model = Raises(answers=[answer, GOOD])
     assert asked(model, mode).value == MARK
