@@ -54,7 +54,7 @@ from arbiter.personas._repositories import (
     problems,
 )
 from arbiter.personas._targets import Target
-from arbiter.personas._trajectories import Event, Trajectory
+from arbiter.personas._trajectories import Event, Trajectory, listed
 
 Condition = Callable[[list[Target]], bool | Awaitable[bool]]
 Nudges = str | Mapping[str, str] | None
@@ -239,7 +239,7 @@ class _Interventions(Advisor):
     def _evaluating_step(
         self, turn: _Round, conversation: Sequence[Any], thread_id: str, step: Hashable
     ) -> _Evaluating[None]:
-        said = conversation if isinstance(conversation, Messages) else Messages(list(conversation))
+        said = Messages(listed(conversation))
         about = {"step": step if isinstance(step, int) else 0, "thread_id": thread_id or None}
         yield from self._evaluating_over((said, None), thread_id, about)
         with self._lock:

@@ -277,16 +277,21 @@ class Trajectory:
         return "\n".join([*head, *left_out, *tail])
 
 
-def _messages(value: Any) -> list[BaseMessage]:
+def listed(value: Any) -> list[Any]:
+    """The members of a list of messages, or a single one. Raises `ConfigurationError` for anything else."""
     if isinstance(value, BaseMessage):
-        return [by_role(value)]
+        return [value]
     many: Any = value
     if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
         kind = "a text" if isinstance(value, str) else f"a {type(many).__name__}"
         raise ConfigurationError(
             f"expected a list of messages, got {kind}: {many!r:.80}. For a graph's state pass state['messages']."
         )
-    given: list[Any] = list(many)
+    return list(many)
+
+
+def _messages(value: Any) -> list[BaseMessage]:
+    given = listed(value)
     if all(isinstance(one, BaseMessage) for one in given):
         return [by_role(one) for one in given]
     if texts := [one for one in given if isinstance(one, str)]:

@@ -42,7 +42,7 @@ from arbiter.personas import (
 )
 from arbiter.personas._interventions import HEADING
 from tests.personas.gate_support import PAM, Speaker, chat, hello, texts
-from tests.personas.personas_support import JIM, Says, prompt_of, scores
+from tests.personas.personas_support import JIM, Says, drive, prompt_of, scores
 from tests.scripted import ScriptedTools
 from tests.support import MODES, Chat, Spy, chain, run, thread
 
@@ -1270,3 +1270,13 @@ def test_judges_of_gates_and_interventions_are_counted_in_purses_of_their_own(mo
     assert arbiter_os.drain(60)
     assert seen == [("intervention", 10), ("correction", 10)]
     assert judge.calls == 3
+
+
+@MODES
+@pytest.mark.parametrize("given", ["Hi", {"messages": []}, None, 3])
+def test_a_world_of_its_own_passes_a_list_of_messages(given: Any, mode: str) -> None:
+    """The characters of a text, or the keys of a state, would be judged as a conversation."""
+    one = Intervention(JIM).set_functional_precondition(bool).set_effect("Sing.")
+    with pytest.raises(ConfigurationError, match=r"expected a list of messages, got .* state\['messages'\]"):
+        drive(mode, one, "evaluate", given, step=1)
+    assert drive(mode, one, "evaluate", AIMessage("Hi", name="Jim"), step=1).keys() == {"Jim"}
