@@ -35,9 +35,7 @@ class Draft:
 
     def own(self, last: int) -> tuple[str, ...]:
         """The texts of the agent's newest messages, at most `last`, oldest first."""
-        if self.agent is None:
-            return ()
-        return tuple(event.text for event in self.before.actions_of(self.agent, last=last))
+        return tuple(event.text for event in self.before.actions_of(self.agent or "", last=last))
 
 
 def draft_of(cast: Cast, history: History, output: Mapping[str, Any], known: str | None = None) -> Draft:

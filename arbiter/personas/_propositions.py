@@ -392,7 +392,14 @@ class _Loader:
         stem = name.removeprefix(SHIPPED)
         if not (inside := folder.joinpath(self.dimension)).is_dir():
             return None
-        return next((file for file in pack_files(inside) if _stem(file) == stem), None)
+        found = [file for file in pack_files(inside) if _stem(file) == stem]
+        if len(found) > 1:
+            warnings.warn(
+                f"{self.dimension}/{found[0].name} is read, and {found[1].name} beside it is not. Keep one.",
+                PropositionWarning,
+                stacklevel=2,
+            )
+        return found[0] if found else None
 
     def add(self, file: Traversable, name: str) -> None:
         """Read a file after those that it extends."""

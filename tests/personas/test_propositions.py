@@ -91,6 +91,15 @@ def test_a_proposition_rejects_invalid_settings(wrong: dict[str, Any]) -> None:
         Proposition("p", "x", **wrong)
 
 
+def test_a_second_file_of_one_name_is_warned_of(tmp_path: Path) -> None:
+    folder = write(tmp_path, _default={"propositions": [entry("a")]})
+    (folder / "adherence" / "_default.yml").write_text("an older copy", encoding="utf-8")
+    with pytest.warns(
+        PropositionWarning, match=r"adherence/_default.yaml is read, and _default.yml beside it is not"
+    ):
+        assert [found.id for found in load_propositions(folder, "adherence")] == ["a"]
+
+
 def test_every_option_is_read(tmp_path: Path) -> None:
     said = """
 dimension: adherence

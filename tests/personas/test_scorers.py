@@ -228,6 +228,19 @@ def test_pairs_are_of_one_channel(mode: str) -> None:
     assert sorted(map(tuple, said)) == sorted((f"A{h}", f"A{c}") for h in range(3) for c in range(2))
 
 
+def test_pairs_are_of_every_common_channel() -> None:
+    judge = Says(scores())
+    ConsistencyScorer(judge, pairs=99).score(channels(A=2, B=1, D=1), channels(B=3, A=2, C=4))
+    said = [re.findall(r"^> Jim acts: \[(.*)\]$", prompt_of(one), re.MULTILINE) for one in judge.asked]
+    every = [
+        (f"{c}{h}", f"{c}{n}")
+        for c, old, new in (("A", 2, 2), ("B", 3, 1))
+        for h in range(old)
+        for n in range(new)
+    ]
+    assert sorted(map(tuple, said)) == sorted(every)
+
+
 @MODES
 def test_ten_pairs_are_sampled_and_the_same_for_the_same_seed(mode: str) -> None:
     def sampled(seed: int) -> list[str]:
