@@ -716,7 +716,8 @@ class _Case:
 
 def _says_nothing(text: str) -> bool:
     """True for no text, and for the word that stands for it, which models like to quote or to print in bold."""
-    return not text.strip(" .") or text.strip(" .!*_`'\"").upper() == NOTHING_TO_SAY
+    said = without_thought(text).strip(" .\n")
+    return not said or said.strip("!*_`'\".").upper() == NOTHING_TO_SAY
 
 
 def best_of(attempts: Sequence[Attempt]) -> Attempt:

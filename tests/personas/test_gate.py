@@ -367,7 +367,9 @@ def test_feedback_escalates(mode: str) -> None:
 
 
 @MODES
-@pytest.mark.parametrize("nothing", ["DONE", "", "Done.", "**DONE**", '"DONE"', "`DONE`!"])
+@pytest.mark.parametrize(
+    "nothing", ["DONE", "", "Done.", "**DONE**", '"DONE"', "`DONE`!", "<think>Hm.</think>\nDONE"]
+)
 def test_an_agent_may_answer_that_it_has_nothing_to_say(nothing: str, mode: str) -> None:
     app, gate, _ = gated(scored({"one": 2}), enabled("adherence"), Speaker("one", nothing))
     assert texts(run(app, hello(), mode=mode)) == ["Hello."]
