@@ -420,7 +420,7 @@ def test_a_rewritten_text_is_sent(mode: str) -> None:
 
 @MODES
 def test_a_rewritten_text_goes_to_each_receiver(mode: str) -> None:
-    """Of several calls in one message; nobody is sent an empty one. Other calls stay."""
+    """Each of several calls in one message sends it, and other calls stay as they were."""
     sent: list[tuple[str, str]] = []
 
     @tool
