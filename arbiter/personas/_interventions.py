@@ -478,7 +478,8 @@ class Intervention(_Interventions):
     fails, the intervention does not fire, and the `log` records why. The acting node raises mistakes in the
     set-up (`ConfigurationError`), such as a stale recording.
 
-    A `repository` stores each evaluation. If it fails, the `log` records that, and the nudges are given.
+    A `judge` that is an engine keeps its own timeout. A `repository` stores each evaluation. If it fails, the
+    `log` records that, and the nudges are given.
 
     A nudge reaches its agent in a node in which that agent is known to act: by `agent_of`, the node's name,
     or, for a single agent, `target_nodes`.
@@ -725,6 +726,13 @@ class InterventionBatch(_Interventions):
         for one in self._interventions:
             if not isinstance(one, Intervention):
                 raise ConfigurationError(f"batch {name!r}: expected interventions, got {one!r:.80}.")
+            own = [key for key in OF_BATCH if getattr(one, key) not in (None, getattr(self, key))]
+            if own:
+                warnings.warn(
+                    f"batch {name!r}: {', '.join(own)} of intervention {one.name!r} has no effect in a batch. "
+                    "Give it to the batch.",
+                    stacklevel=2,
+                )
         if cast is None:
             casts = [one.cast for one in self._interventions]
             if not casts:

@@ -1272,6 +1272,16 @@ def test_judges_of_gates_and_interventions_are_counted_in_purses_of_their_own(mo
     assert judge.calls == 3
 
 
+@pytest.mark.parametrize("own", [{"target_nodes": ["jim"]}, {"round_of": id}])
+def test_a_setting_that_a_batch_replaces_is_warned_of(own: Any) -> None:
+    one = Intervention(JIM, name="sing", **own)
+    with pytest.warns(
+        UserWarning, match=f"{next(iter(own))} of intervention 'sing' has no effect in a batch"
+    ):
+        InterventionBatch([one])
+    assert InterventionBatch([one], **own).interventions == [one]
+
+
 @MODES
 @pytest.mark.parametrize("given", ["Hi", {"messages": []}, None, 3])
 def test_a_world_of_its_own_passes_a_list_of_messages(given: Any, mode: str) -> None:
