@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,7 +22,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from pydantic import BaseModel
 
-from arbiter.errors import ConfigurationError
+from arbiter.errors import ArbiterWarning, ConfigurationError, callers
 from arbiter.models._asking import Answer, ChatModel, aask, ask, model_of
 
 judged_thread: ContextVar[str | None] = ContextVar("arbiter_judged_thread", default=None)
@@ -127,6 +128,13 @@ class ChatJudge:
         self.model = model_of(model) if temperature is None else model_of(model, temperature=temperature)
         if isinstance(model, str):
             self.named = (model, temperature)
+        elif temperature:
+            warnings.warn(
+                f"temperature={temperature!r:.80} has no effect on a model object, which keeps its own. Set it on "
+                "the model.",
+                ArbiterWarning,
+                stacklevel=callers(),
+            )
 
     def judge(self, request: JudgeRequest) -> JudgeReply:
         """Ask the model, at most twice. Raises the model's errors."""

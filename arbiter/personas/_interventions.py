@@ -34,7 +34,7 @@ from arbiter._values.once import Once
 from arbiter._values.recent import Recent
 from arbiter._values.states import is_number, is_whole
 from arbiter.advice import Advisor
-from arbiter.errors import ConfigurationError, RegistrationError, describe, nearest
+from arbiter.errors import ArbiterWarning, ConfigurationError, RegistrationError, callers, describe, nearest
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, HistoryItem
 from arbiter.instructions import Instruction
@@ -731,7 +731,8 @@ class InterventionBatch(_Interventions):
                 warnings.warn(
                     f"batch {name!r}: {', '.join(own)} of intervention {one.name!r} has no effect in a batch. "
                     "Give it to the batch.",
-                    stacklevel=2,
+                    ArbiterWarning,
+                    stacklevel=callers(),
                 )
         if cast is None:
             casts = [one.cast for one in self._interventions]

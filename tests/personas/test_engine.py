@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
-from arbiter.errors import ConfigurationError
+from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.personas import (
     AdherenceScorer,
     ChatJudge,
@@ -854,6 +854,11 @@ def test_a_judge_that_a_text_names_has_a_temperature_of_zero(
     monkeypatch.setattr("langchain.chat_models.init_chat_model", init_chat_model)
     assert engine(ChatJudge("openai:judge", **given)).score(claim(), target()).score == 8
     assert asked == [made]
+
+
+def test_a_temperature_without_effect_is_warned_of() -> None:
+    with pytest.warns(ArbiterWarning, match="temperature=0.7 has no effect on a model object"):
+        ChatJudge(Scripted(answers=[]), temperature=0.7)
 
 
 def test_a_failed_judgement_is_replayed_as_one() -> None:

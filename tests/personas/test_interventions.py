@@ -1276,7 +1276,7 @@ def test_judges_of_gates_and_interventions_are_counted_in_purses_of_their_own(mo
 def test_a_setting_that_a_batch_replaces_is_warned_of(own: Any) -> None:
     one = Intervention(JIM, name="sing", **own)
     with pytest.warns(
-        UserWarning, match=f"{next(iter(own))} of intervention 'sing' has no effect in a batch"
+        ArbiterWarning, match=f"{next(iter(own))} of intervention 'sing' has no effect in a batch"
     ):
         InterventionBatch([one])
     assert InterventionBatch([one], **own).interventions == [one]
