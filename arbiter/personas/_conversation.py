@@ -19,7 +19,7 @@ from arbiter._values.states import ROOT, as_state
 from arbiter.errors import ConfigurationError
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, HistoryItem
-from arbiter.instructions import Instruction
+from arbiter.instructions import TOOL_CALL, Instruction
 from arbiter.personas._characters import Names, Persona, agents_of
 from arbiter.personas._messages import Messages, messages_at, new_of, part_at, parts_of
 from arbiter.personas._targets import Target
@@ -180,9 +180,7 @@ class Cast:
         state = history.item.input_state
         calls = _sent_calls(state)
         if calls is None:
-            value = part_at(state, self.key)
-            last = parts_of(value)[-1] if isinstance(value, list) and value else None
-            calls = last.tool_calls if isinstance(last, AIMessage) else []
+            calls = _open_calls(part_at(state, self.key), anywhere=history.item.instruction == TOOL_CALL)
         return [call for call in calls if self.speech(call) is not None]
 
     def trajectory(
@@ -358,6 +356,20 @@ def _sent_calls(state: Mapping[str, Any]) -> list[Any] | None:
         if all(isinstance(call, dict) and cast(Any, call).get("type") == "tool_call" for call in calls):
             return calls
     return None
+
+
+def _open_calls(value: Any, *, anywhere: bool) -> list[Any]:
+    """The calls of the last AI message if one of them has no answer yet; `anywhere` if more than answers may
+    follow it. LangGraph's `ToolNode` makes them all, whatever follows."""
+    answered: set[str] = set()
+    for one in reversed(parts_of(value) if isinstance(value, list) else []):
+        if isinstance(one, AIMessage):
+            return [] if answered.issuperset(call["id"] for call in one.tool_calls) else one.tool_calls
+        if isinstance(one, ToolMessage):
+            answered.add(one.tool_call_id)
+        elif not anywhere:
+            break
+    return []
 
 
 class Writers:

@@ -11,7 +11,15 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from arbiter._values.states import ROOT, overwriting, overwriting_with
 from arbiter.history._items import History
 from arbiter.personas._conversation import Cast
-from arbiter.personas._messages import is_single, messages_at, messages_in, new_of, part_at, standing
+from arbiter.personas._messages import (
+    Messages,
+    is_single,
+    messages_at,
+    messages_in,
+    new_of,
+    part_at,
+    standing,
+)
 from arbiter.personas._texts import jaccard, tokens
 from arbiter.personas._trajectories import Trajectory
 
@@ -65,16 +73,21 @@ def pending_draft(cast: Cast, history: History) -> Draft:
     """The draft in the speaking calls that the newest node run is about to make."""
     calls = cast.pending(history)
     given = cast.given(history)
-    last = given[-1] if len(given) else None
+    at = _calling(given, calls)
+    agent = (None if at is None else cast.name(given[at].name)) or cast.acting(history.item)
     # The calling message is the draft itself, so it is not part of the conversation before it.
-    is_last = isinstance(last, AIMessage) and any(call in last.tool_calls for call in calls)
-    item = history.item
-    agent = (cast.name(last.name) if is_last and last is not None else None) or cast.acting(item)
-    before = cast.trajectory(given[:-1] if is_last else given, agent, cast.writers(history))
+    others = given if at is None else Messages([*given.parts[:at], *given.parts[at + 1 :]])
+    before = cast.trajectory(others, agent, cast.writers(history))
     text = "\n".join(str(cast.speech(call)).strip() for call in calls)
     return Draft(
         agent, text, before, calls=tuple((str(call["id"]), str(cast.speech(call))) for call in calls)
     )
+
+
+def _calling(given: Messages, calls: Sequence[Any]) -> int | None:
+    """The place of the message that makes these calls; None if it is not there."""
+    at = next((at for at in reversed(range(len(given))) if isinstance(given[at], AIMessage)), None)
+    return at if at is not None and any(call in given[at].tool_calls for call in calls) else None
 
 
 def pending_with_text(cast: Cast, history: History, text: str) -> dict[str, Any]:
@@ -90,10 +103,12 @@ def pending_with_text(cast: Cast, history: History, text: str) -> dict[str, Any]
         return {"tool_call": changed(sent)}
     if (sent := part_at(state, ROOT)) is not None:
         return {ROOT: [changed(call) for call in sent]}
-    messages = cast.given(history)
-    last = messages[-1]
-    better = last.model_copy(update={"tool_calls": [changed(call) for call in last.tool_calls]})
-    return {cast.key: [*messages.parts[:-1], better]}
+    given = cast.given(history)
+    at = _calling(given, calls)
+    assert at is not None
+    calling = given[at]
+    better = calling.model_copy(update={"tool_calls": [changed(call) for call in calling.tool_calls]})
+    return {cast.key: [*given.parts[:at], better, *given.parts[at + 1 :]]}
 
 
 def is_said(cast: Cast, one: Any) -> bool:

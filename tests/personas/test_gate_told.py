@@ -26,7 +26,7 @@ from rich.console import Console
 
 from arbiter import ArbiterOS
 from arbiter.errors import ConfigurationError, CorrectionError
-from arbiter.instructions import RESPOND
+from arbiter.instructions import RESPOND, TOOL_CALL
 from arbiter.personas import (
     Cast,
     GatedAction,
@@ -416,6 +416,55 @@ def test_a_rewritten_text_is_sent(mode: str) -> None:
         run(app, {"messages": [HumanMessage("Hello.")]}, mode=mode)
         assert post.sent == ["better"]
         assert [(a.outcome, a.corrected_text) for a in gate.actions] == [("corrected", "better")]
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("between", "instruction"),
+    [
+        (ToolMessage("A human refused it.", tool_call_id="0"), None),
+        (HumanMessage("Go on."), TOOL_CALL),
+    ],
+)
+def test_a_call_is_judged_that_other_messages_follow(between: Any, instruction: Any, mode: str) -> None:
+    """LangGraph's tool node makes the calls of the last AI message, also if it is not the last message."""
+    sent: list[str] = []
+
+    @tool
+    def send_message(text: str) -> str:
+        """Send it."""
+        sent.append(text)
+        return "sent"
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    calls: Any = [
+        {"name": "look", "args": {}, "id": "0"},
+        {"name": "send_message", "args": {"text": "bad"}, "id": "1"},
+    ]
+
+    def model(state: Any) -> Any:
+        return {"messages": [AIMessage("", tool_calls=calls), between]}
+
+    builder: Any = StateGraph(Chat)
+    builder.add_node("model", model)
+    builder.add_node("tools", ToolNode([send_message, look]))
+    builder.add_edge(START, "model")
+    builder.add_edge("model", "tools")
+    settings = enabled("fluency", enable_direct_correction=True, enable_regeneration=False)
+    gate = PersonaGate(
+        scored({"bad": 2}), [JIM], settings, rewriter=Scripted(answers=["better"]), target_nodes=["tools"]
+    )
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(gate)
+    app = arbiter_os.govern(builder.compile(), {"tools": instruction} if instruction else None)
+    output = run(app, {"messages": [HumanMessage("Hello.")]}, mode=mode)
+    assert sent == ["better"]
+    assert [(a.outcome, a.original_text) for a in gate.actions] == [("corrected", "bad")]
+    assert texts(output)[:3] == ["Hello.", "", between.content]
 
 
 @MODES
