@@ -177,11 +177,22 @@ class Cast:
 
     def pending(self, history: History) -> list[Mapping[str, Any]]:
         """The calls by which an agent speaks, among those that the newest node run will make."""
+        return [call for call in self._to_make(history) if self.speech(call) is not None]
+
+    def unread(self, history: History) -> list[str]:
+        """The speaking tools among those that the newest node run calls whose text is in no known argument."""
+        calls = self._to_make(history)
+        return [
+            call["name"]
+            for call in calls
+            if call["name"] in self.speaking_tools and self.speech(call) is None
+        ]
+
+    def _to_make(self, history: History) -> list[Any]:
         state = history.item.input_state
-        calls = _sent_calls(state)
-        if calls is None:
-            calls = _open_calls(part_at(state, self.key), anywhere=history.item.instruction == TOOL_CALL)
-        return [call for call in calls if self.speech(call) is not None]
+        if (calls := _sent_calls(state)) is not None:
+            return calls
+        return _open_calls(part_at(state, self.key), anywhere=history.item.instruction == TOOL_CALL)
 
     def trajectory(
         self,
@@ -361,12 +372,13 @@ def _sent_calls(state: Mapping[str, Any]) -> list[Any] | None:
 def _open_calls(value: Any, *, anywhere: bool) -> list[Any]:
     """The calls of the last AI message if one of them has no answer yet; `anywhere` if more than answers may
     follow it. LangGraph's `ToolNode` makes them all, whatever follows."""
-    answered: set[str] = set()
+    # Some models give all calls the same id, so answers are counted.
+    answers = 0
     for one in reversed(parts_of(value) if isinstance(value, list) else []):
         if isinstance(one, AIMessage):
-            return [] if answered.issuperset(call["id"] for call in one.tool_calls) else one.tool_calls
+            return one.tool_calls if answers < len(one.tool_calls) else []
         if isinstance(one, ToolMessage):
-            answered.add(one.tool_call_id)
+            answers += 1
         elif not anywhere:
             break
     return []

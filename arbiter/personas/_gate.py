@@ -325,7 +325,7 @@ class PersonaGate(CorrectionGate):
             return (yield from case.decided("passed_after_retry", attempts[-1], *silent))
         if not draft.text:
             self._forget(key)
-            problem = self._not_found(item, output, draft)
+            problem = self._not_found(history, output, draft)
             return replace(Correction.commit(), problem=problem)  # no text to judge, as in a call of a tool
         return (yield from self._judging(case, number))
 
@@ -358,12 +358,12 @@ class PersonaGate(CorrectionGate):
         finish = case.replaced if best.stage == "rewrite" else case.decided
         return (yield from finish("forced_through", best))
 
-    def _not_found(self, item: HistoryItem, output: Mapping[str, Any], draft: Draft) -> str:
+    def _not_found(self, history: History, output: Mapping[str, Any], draft: Draft) -> str:
         """The reason why a possible message was not judged, reported once; "" if there is nothing to
         report."""
-        problem = ""
-        if draft.unread:
-            tool = draft.unread[0]
+        problem, item = "", history.item
+        if unread := [*draft.unread, *self.cast.unread(history)]:
+            tool = unread[0]
             problem = (
                 f"messages sent by calling {tool!r} are not judged, because no known argument holds their text. "
                 f"Pass speaking_tools={{{tool!r}: the name of the argument}}"

@@ -764,6 +764,32 @@ def test_a_gate_that_finds_nothing_to_judge_says_so(
     assert told == [True, False]
 
 
+@MODES
+def test_a_gate_of_tools_alone_says_that_it_finds_no_text(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent: list[str] = []
+
+    @tool
+    def send_message(body: str) -> str:
+        """Send it."""
+        sent.append(body)
+        return "sent"
+
+    post = Post()
+    post.tool = send_message
+    call: Any = {"name": "send_message", "args": {"body": "bad"}, "id": "1"}
+    post.model = lambda state: {"messages": [AIMessage("", tool_calls=[call])]}  # type: ignore[method-assign]
+    app, gate, _ = posting(post, scored({"bad": 2}), "tools")
+    for _ in range(2):
+        run(app, {"messages": [HumanMessage("Hello.")]}, mode=mode)
+    assert (sent, [*gate.actions]) == (["bad", "bad"], [])
+    told = (
+        "messages sent by calling 'send_message' are not judged, because no known argument holds their text"
+    )
+    assert [told in record.getMessage() for record in caplog.records] == [True]
+
+
 def test_two_personas_or_settings_of_one_agent_are_refused() -> None:
     """Otherwise one of them would do nothing."""
     other = Persona("Jim", "A loud salesman.", "jim2")
