@@ -81,6 +81,9 @@ class Proposition:
             given: Any = getattr(self, name)
             if given is not None and not is_whole(given, least=0):
                 self._refuse(name, "a whole number from 0, or None")
+        advice: Any = self.recommendations_for_improvement
+        if advice is not None and not isinstance(advice, str):
+            self._refuse("recommendations_for_improvement", "a text, or None")
         if self.precondition is not None and not callable(self.precondition):
             self._refuse("precondition", "a function, such as requires_action_type(['TALK'])")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from arbiter.errors import ConfigurationError
 from arbiter.personas._characters import Persona
@@ -39,6 +39,8 @@ class Target:
                     "Make one from messages with Trajectory.from_messages(messages, agent)."
                 )
 
+        if isinstance(cast(Any, self.personas), Persona):
+            raise ConfigurationError(f"Target: personas: expected a tuple, got {self.personas!r:.80}.")
         for name in ("agent", "channel"):
             given = getattr(self, name)
             if not isinstance(given, str) and not (name == "agent" and given is None):

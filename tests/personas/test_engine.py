@@ -972,6 +972,12 @@ def test_a_proposition_has_an_id_and_a_claim(text: Any) -> None:
         Proposition("p", text)
     with pytest.raises(ConfigurationError, match="id: expected a text"):
         Proposition(text, "is calm")
+    advice: Any = ["be calm"]
+    with pytest.raises(ConfigurationError, match="recommendations_for_improvement: expected a text, or None"):
+        claim(recommendations_for_improvement=advice)
+    single: Any = JIM
+    with pytest.raises(ConfigurationError, match="Target: personas: expected a tuple, got Persona"):
+        Target(trajectory=talk("Hi"), personas=single)
     for listed in (["is calm"], 3):
         many: Any = listed
         with pytest.raises(ConfigurationError, match="expected a Proposition, got"):
