@@ -261,6 +261,16 @@ class Cast:
         first, *others = self._said_in(call)
         return {**call, "args": {**call["args"], first: text, **dict.fromkeys(others, "")}}
 
+    def last_of_each(self, calls: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Of speaking calls that differ in their text alone, and so have one receiver, the last."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for call in calls:
+            said = self._said_in(call)
+            found[
+                repr([call["name"], {key: arg for key, arg in call["args"].items() if key not in said}])
+            ] = call
+        return [*found.values()]
+
     def _said_in(self, call: Mapping[str, Any]) -> list[str]:
         """The names of a call's arguments that are spoken."""
         named = self.speaking_tools.get(call["name"])

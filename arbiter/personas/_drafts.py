@@ -91,13 +91,16 @@ def _calling(given: Messages, calls: Sequence[Any]) -> int | None:
 
 
 def pending_with_text(cast: Cast, history: History, text: str) -> dict[str, Any]:
-    """The input of a node run with another text to speak, in each of its calls: they may go to different
-    receivers, and none of them may be left out, because each call needs an answer."""
+    """The input of a node run with another text to speak, once to each receiver. No call is left out, because
+    each needs an answer."""
     state = history.item.input_state
     calls = cast.pending(history)
+    last = cast.last_of_each(calls)
 
     def changed(call: Any) -> Any:
-        return cast.with_speech(call, text) if call in calls else call
+        if call not in calls:
+            return call
+        return cast.with_speech(call, text if call in last else "")
 
     if (sent := part_at(state, "tool_call")) is not None:
         return {"tool_call": changed(sent)}
@@ -174,17 +177,18 @@ def with_text(cast: Cast, history: History, output: Mapping[str, Any], text: str
 
 
 def _saying(cast: Cast, one: Any, text: str) -> Any:
-    """The message with another text: in its last speaking call if it has one. An empty text removes those
-    calls."""
+    """The message with another text: in a speaking call to each receiver if it has such calls. An empty text
+    removes them."""
     if isinstance(one, str):
         return text
     if not (speaking := _speaking(cast, one)):
         return one.model_copy(update={"content": text})
     calls: list[Any] = []
+    last = cast.last_of_each(speaking)
     for call in one.tool_calls:
         if call not in speaking:
             calls.append(call)
-        elif text and call == speaking[-1]:
+        elif text and call in last:
             calls.append(cast.with_speech(call, text))
     return one.model_copy(update={"content": "", "tool_calls": calls})
 

@@ -642,8 +642,8 @@ class _Case:
                 "gate.statistics().",
             )
         if outcome != "rejected":
-            # The last call of a draft speaks the text that replaces the draft.
-            instead = [(id, taken.text) for id, _ in self.draft.calls[-1:] if output and taken.text]
+            # Calls of the draft speak the text that replaces it.
+            instead = [(id, taken.text) for id, _ in self.draft.calls if output and taken.text]
             self.gate.remember(self.history, [*self.draft.calls, *instead])
         action = self._action(outcome, taken)
         action, unstored = yield from self._stored(action)
