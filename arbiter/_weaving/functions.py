@@ -235,9 +235,8 @@ def _run_of(core: Core, config: RunnableConfig | None) -> Run:
     """The run of a function that was not called by a governed node."""
     conf = (config or {}).get("configurable") or {}
     thread_id = None if conf.get("thread_id") is None else str(conf["thread_id"])
-    if namespace := conf.get(
-        "checkpoint_ns"
-    ):  # inside a LangGraph task that is not governed: the functional API
+    # A namespace is that of a LangGraph task that is not governed: the functional API.
+    if namespace := conf.get("checkpoint_ns"):
         root = str(namespace).split("|", 1)[0]
         return core.recorder.functional_run(thread_id, root, resumed=is_resumed(conf))
     return core.recorder.plain_run(thread_id)
