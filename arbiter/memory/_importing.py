@@ -243,7 +243,9 @@ class Import:
                     name = value.get("schema")
                     key = name if isinstance(name, str) and name else None
                 elif kind == "tombstones":
-                    key = "everything"
+                    # Earlier exports do not say what was forgotten.
+                    what = value.get("what", "everything")
+                    key = what if what in ("everything", "newest") else None
         if not key and not isinstance(record, Fact):
             return None
         return namespace(self.agent_id, kind, scope), key or ""

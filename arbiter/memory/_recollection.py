@@ -41,6 +41,7 @@ from arbiter.memory._records import (
     time_in,
     utc_now,
 )
+from arbiter.memory._tombstones import Forgettings
 from arbiter.memory._turns import AT_WORK
 from arbiter.memory.facts import FactRules, FactStore, Forgotten
 from arbiter.memory.facts._extraction import label
@@ -57,7 +58,7 @@ from arbiter.models import ChatModel, visible
 T = TypeVar("T")
 S = TypeVar("S", bound=BaseModel)
 P = ParamSpec("P")
-_OF_ENTITY = (*KINDS.values(), "profiles", "own_names", "trust", "tombstones", KEYS)
+_OF_ENTITY = (*KINDS.values(), "profiles", "own_names", "trust", KEYS)
 
 
 class ProcessingCycle(Protocol):
@@ -375,8 +376,7 @@ class Memory:
         other thoughts about these rooms that name it, and its registration.
         """
         kinds = {kind: await self._values(kind, entity_id) for kind in _OF_ENTITY}
-        # A wish to forget everything that was not confirmed is none.
-        kinds["tombstones"] = [value for value in kinds["tombstones"] if "turns" not in value]
+        kinds["tombstones"] = await Forgettings(self.store, self.agent_id, entity_id).exported()
         known = await Entities(self.store, self.agent_id).get([entity_id])
         registered = list(known.values())
         names = (entity_id, *(name for entity in registered for name in entity.names))

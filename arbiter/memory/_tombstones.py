@@ -171,6 +171,11 @@ class Forgettings(Records):
             _since(found.get("newest")),
         )
 
+    async def exported(self) -> list[Value]:
+        """The times, each with what was forgotten then. A wish to forget everything that was not confirmed is none."""
+        found = await self.store.alist(self.space)
+        return [{**entry.value, "what": entry.key} for entry in found if entry.key != _PENDING]
+
     async def ask_back(self, pending: Pending | None) -> None:
         """Note a wish that must be confirmed; with None there is none any more."""
         await self._keep(_PENDING, pending)

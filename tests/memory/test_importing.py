@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from arbiter.errors import ParameterError
 from arbiter.memory import EvaluationCycle, FactEvaluator, FactRules, Memory, ReflectionEvaluator
+from tests.memory.dialogue_support import Chat
 from tests.memory.facts_support import Room
 from tests.memory.memory_support import Clock
 from tests.scripted import Scripted
@@ -130,6 +131,33 @@ def test_an_old_export_does_not_bring_back_what_was_forgotten() -> None:
     known.forget("user-1", "Oslo")
     known.import_(export)
     assert not [fact for fact in known.facts("user-1", None) if "Oslo" in fact.claim]
+
+
+@pytest.mark.parametrize("query", ["cat", None])
+def test_the_import_of_a_forgetting_forgets_no_more_than_that(
+    any_store: BaseStore, query: str | None
+) -> None:
+    """In the store that it comes from it changes nothing; elsewhere, too, what was not forgotten stays visible."""
+
+    async def told() -> tuple[int, bool]:
+        chat = Chat({"Oslo": "User lives in Oslo", "cat": "User has a cat"}, store=any_store)
+        await chat.say("I live in Oslo")
+        await chat.say("I have a cat")
+        await chat.cycle.memory.aforget("user-1", query)
+        again = await chat.cycle.memory.aimport_(await chat.cycle.memory.aexport("user-1"))
+        await chat.say("What is new?")
+        return again, "> I live in Oslo" in chat.model.prompt()
+
+    assert asyncio.run(told()) == (0, query is not None)
+
+
+def test_a_forgetting_of_an_earlier_export_is_of_everything() -> None:
+    at = {"entity_id": "ada", "at": "2026-03-14T12:00:00+00:00"}
+    known = memory()
+    assert known.import_({"entity_id": "ada", "tombstones": [at]}) == 1
+    assert known.export("ada")["tombstones"] == [{**at, "what": "everything"}]
+    with pytest.raises(ParameterError, match=r"tombstones\[0\]: it has no key"):
+        known.import_({"entity_id": "ada", "tombstones": [{**at, "what": ["newest"]}]})
 
 
 @pytest.mark.parametrize("query", [None, "Oslo"])
