@@ -801,7 +801,7 @@ class EvaluationCycle(EvaluatorGroup):
         """The messages; those that have come in turns of other users of the thread have the ids of these. `own` is
         the id of one that is of this turn for certain."""
         user = self._user(place, None)
-        if place.thread_id is None or user is None:
+        if place.thread_id is None or (user is None and place.thread_id not in self._users):
             return messages
         users = self._users[place.thread_id] = self._users.get(place.thread_id) or Recent(2 * _LAST)
         unsigned = [
@@ -809,9 +809,13 @@ class EvaluationCycle(EvaluatorGroup):
             for part in messages[-_LAST:]
             if isinstance(part, HumanMessage) and not part.name and speaker_said(part) is None
         ]
-        if own in unsigned:
-            users[own] = user
-        others = {id: other for id in unsigned if (other := users.setdefault(id, user)) != user}
+        if user is None:
+            # A run from an earlier checkpoint: LangGraph's config of it has no user.
+            others = {id: users[id] for id in unsigned if id in users}
+        else:
+            if own in unsigned:
+                users[own] = user
+            others = {id: other for id in unsigned if (other := users.setdefault(id, user)) != user}
         return signed(messages, others) if others else messages
 
     async def _strangers(

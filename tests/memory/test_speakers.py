@@ -211,6 +211,19 @@ def test_in_a_thread_of_several_users_each_message_is_of_the_user_of_its_turn(
     assert "Message bob-1 of bob" in talk.model.prompt()
 
 
+@pytest.mark.parametrize("length", [2, 32])
+def test_a_run_from_an_earlier_checkpoint_is_of_the_user_of_its_messages(length: int) -> None:
+    """LangGraph's history gives its config without the user."""
+    talk = Talk(FactEvaluator(), answers=[answer(OSLO)], length=length)
+    talk.send(HumanMessage("I live in Oslo", id="ada-1"), "ada", thread="shared")
+    states = talk.app.get_state_history({"configurable": {"thread_id": "shared"}})
+    [before] = [state for state in states if state.next == ("reply",)]
+    talk.app.invoke(None, before.config)
+    assert talk.os.drain(20)
+    assert [fact.mention_count for fact in talk.memory.facts("ada")] == [1]
+    assert talk.memory.facts("thread:shared") == []
+
+
 def test_two_users_of_a_thread_without_checkpoints_may_say_the_same() -> None:
     """The ids of their messages are made of the text."""
     seen: list[str] = []
