@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -56,7 +56,10 @@ class Character:
         self, name: str, bio: Sequence[str] | str = (), templates: Mapping[str, str] | None = None
     ) -> None:
         text("name", name, "Character")
-        lines: tuple[str, ...] = (bio,) if isinstance(bio, str) else tuple(bio)
+        given: Any = bio
+        lines: tuple[str, ...] = (
+            (given,) if isinstance(bio, str) or not isinstance(bio, Iterable) else tuple(bio)
+        )
         if not all(map(_is_text, lines)):
             raise ParameterError("Character", "bio", f"expected texts, got {bio!r:.80}.")
         self.name = name

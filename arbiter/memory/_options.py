@@ -29,9 +29,10 @@ def seconds(name: str, value: Any) -> None:
         raise wrong(name, f"expected seconds above 0, or None, got {value!r:.80}.")
 
 
-def of_kind(name: str, value: Any, kind: type, *, none: bool = False) -> None:
+def of_kind(name: str, value: Any, kind: type, *, none: bool = False, owner: str = OWNER) -> None:
     if not isinstance(value, kind) and not (none and value is None):
-        raise wrong(name, f"expected {with_article(kind.__name__)}, got {value!r:.80}.")
+        expected = "a text" if kind is str else with_article(kind.__name__)
+        raise ParameterError(owner, name, f"expected {expected}, got {value!r:.80}.")
 
 
 def text(name: str, value: Any, owner: str = OWNER) -> None:

@@ -24,6 +24,7 @@ from arbiter.memory._editing import Editing, FactChanges
 from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._importing import Import
 from arbiter.memory._notes import KEYS, Traces
+from arbiter.memory._options import of_kind
 from arbiter.memory._quiet import Processed
 from arbiter.memory._records import (
     KINDS,
@@ -179,7 +180,8 @@ class Memory:
     async def afacts(
         self, entity_id: str, state: FactState | None = "active", *, as_of: datetime | None = None
     ) -> list[Fact]:
-        """Facts and statuses about an entity, newest first; `state=None` returns those of every state.
+        """Facts and statuses about an entity, newest first, without those whose time is over by the clock;
+        `state=None` returns those of every state.
 
         With `as_of`, `state` is the state at that time: the default returns what held then.
         """
@@ -206,6 +208,7 @@ class Memory:
         def wanted(fact: Fact) -> bool:
             return room_id is None or fact.is_told_in(room_id)
 
+        of_kind("query", query, str, owner="search")
         checked_number("search", "limit", limit, low=1, whole=True)
         return await self.fact_store.search([entity_id], query, limit=limit, as_of=as_of, wanted=wanted)
 
@@ -269,6 +272,7 @@ class Memory:
         `source` is the id of its message or document; the same source counts once. Raises `ParameterError` if
         the claim may not be stored: it holds a secret, say.
         """
+        of_kind("source", source, str, none=True, owner="remember")
         stated = Claim(
             claim=claim, type=type, slot=slot, value=value, valid_from=valid_from, sensitivity=sensitivity
         )
@@ -300,7 +304,8 @@ class Memory:
         The default `id` is made of room and name, so a node that runs again creates the goal once. Raises
         `ParameterError`.
         """
-        steps = [objectives] if isinstance(objectives, str) else objectives
+        given: Any = objectives
+        steps = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
         goal = Goal(
             id=id or str(uuid5(NAMESPACE_OID, joined((room_id, name)))),
             room_id=room_id,
@@ -314,6 +319,8 @@ class Memory:
 
     async def aregister_entity(self, entity_id: str, *names: str) -> Entity:
         """Register the names of an entity for all rooms. Registering it again replaces its names."""
+        for called in (entity_id, *names):
+            of_kind("names", called, str, owner="register_entity")
         entity = Entity(id=entity_id, names=names, is_agent=entity_id == self.agent_id)
         await Entities(self.store, self.agent_id).register(entity)
         return entity

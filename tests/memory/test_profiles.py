@@ -196,6 +196,27 @@ def test_an_answer_with_profiles_alone_is_an_answer() -> None:
     assert shop.profile().city == "Oslo"
 
 
+@pytest.mark.parametrize(
+    "profiles",
+    [
+        {"userprofile": {"city": "Oslo", "hobbies": ["chess"]}},
+        [{"UserProfile": {"city": "Oslo"}}, {"UserProfile": {"hobbies": ["chess"]}}],
+        {"UserProfile": [{"city": "Oslo"}, {"hobbies": ["chess"]}]},
+        {"city": "Oslo", "hobbies": ["chess"]},
+        [{"city": "Oslo"}, {"hobbies": ["chess"]}, "Oslo", {}],
+    ],
+)
+def test_profiles_are_read_in_any_shape_that_has_one_meaning(profiles: Any) -> None:
+    shop = Shop(json.dumps({"claims": [], "profiles": profiles}))
+    shop.hears("I live in Oslo and play chess")
+    assert shop.profile() == UserProfile(city="Oslo", hobbies=["chess"])
+
+
+def test_fields_without_a_profile_are_nobodys_if_there_are_two_profiles() -> None:
+    shop = Shop(json.dumps({"claims": [], "profiles": {"city": "Oslo"}}), schemas=[UserProfile, Diet])
+    assert shop.hears("I live in Oslo")["profile_fields"] == 0
+
+
 def test_an_answer_without_profiles_changes_nothing() -> None:
     shop = Shop(said(UserProfile={"city": "Oslo"}), json.dumps({"claims": []}))
     shop.hears("I live in Oslo")

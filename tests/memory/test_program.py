@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -73,6 +74,34 @@ def test_search_leaves_out_what_is_superseded_or_expired(do: Do) -> None:
     assert [fact.claim for fact in do(known, "search", "Ada lives in", "ada")] == ["Ada lives in Rome"]
     clock.pass_by(days=4000)
     assert do(known, "search", "Ada lives in", "ada") == []
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda known: known.search(None, "ada"), "search: query: expected a text, got None."),
+        (
+            lambda known: known.remember("ada", "Ada bakes", source=7),
+            "remember: source: expected a text, got 7.",
+        ),
+        (lambda known: known.register_entity("ada", 7), "register_entity: names: expected a text, got 7."),
+        (lambda known: known.register_entity(7, "Ada"), "register_entity: names: expected a text, got 7."),
+        (
+            lambda known: known.create_goal("room", "Bake", [7], entity_id="ada", id="g"),
+            "goal 'g': objectives: expected an Objective, got 7.",
+        ),
+        (
+            lambda known: known.create_goal("room", "Bake", None, entity_id="ada", id="g"),
+            "goal 'g': objectives: expected an Objective, got None.",
+        ),
+        (lambda known: Character("Sarah", 7), "Character: bio: expected texts, got 7."),
+    ],
+)
+def test_what_is_no_text_is_an_error_that_names_it(call: Callable[[Any], Any], expected: str) -> None:
+    known = memory()
+    with pytest.raises(ParameterError, match=f"^{re.escape(expected)}$"):
+        call(known)
+    assert (known.facts("ada", None), known.goals("room")) == ([], [])
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True])

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WrapValidator, create_model
@@ -103,6 +103,23 @@ def _object(given: Any) -> dict[str, Any]:
     return dict(parts) if isinstance(given, Mapping) else {}
 
 
+def _by_name(given: Any, *, schemas: tuple[Schema, ...]) -> dict[str, list[Any]]:
+    """The profiles in an answer by their models: models write names in another case, a list of profiles, and the
+    fields of the only profile without its name."""
+    models = {schema.__name__: schema for schema in schemas}
+    names = {name.casefold(): name for name in models} | {name: name for name in models}
+    found: dict[str, list[Any]] = {}
+    for part in _listed(given):
+        fields = _object(part)
+        named = {name: fields[key] for key in fields if (name := names.get(key) or names.get(key.casefold()))}
+        [(only, schema), *others] = models.items()
+        if not (named or others) and not schema.model_fields.keys().isdisjoint(fields):
+            named = {only: fields}
+        for name, told in named.items():
+            found.setdefault(name, []).extend(_listed(told))
+    return found
+
+
 @lru_cache(maxsize=64)
 def with_profiles(answer: type[P], schemas: tuple[Schema, ...]) -> type[P]:
     """The schema of an answer that also has `profiles`, by the names of the models; made once."""
@@ -136,7 +153,10 @@ def with_profiles(answer: type[P], schemas: tuple[Schema, ...]) -> type[P]:
         answer.__name__,
         __base__=answer,
         __doc__=answer.__doc__,
-        profiles=(Annotated[profiles, BeforeValidator(_object)], Field(default_factory=profiles)),
+        profiles=(
+            Annotated[profiles, BeforeValidator(partial(_by_name, schemas=schemas))],
+            Field(default_factory=profiles),
+        ),
     )
     return whole
 

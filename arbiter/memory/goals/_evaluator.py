@@ -20,8 +20,8 @@ from arbiter.memory._evaluators import (
     ExampleMessage,
     HandlerOutcome,
 )
-from arbiter.memory._options import text
-from arbiter.memory._records import Goal, GoalStatus, readable
+from arbiter.memory._options import of_kind, text
+from arbiter.memory._records import Goal, GoalStatus, Objective, readable
 from arbiter.memory.facts._extraction import meant
 from arbiter.memory.facts._privacy import MOST_TEXT, UNFIT, has_secret, may_keep
 from arbiter.memory.goals._updates import Allowed, GoalAnswer, GoalsAnswer, Reason, asking, moved, progress
@@ -151,6 +151,8 @@ def _check(goal: Goal) -> None:
         raise ParameterError(
             owner, "status", f"expected IN_PROGRESS, DONE or FAILED, got {goal.status!r:.80}."
         )
+    for objective in goal.objectives:
+        of_kind("objectives", objective, Objective, owner=owner)
     if sum(map(len, words := words_of(goal))) > MOST_TEXT:
         problem = f"expected a name and objectives of at most {MOST_TEXT:,} characters together."
         raise ParameterError(owner, "name", problem)
