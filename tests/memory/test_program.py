@@ -77,31 +77,32 @@ def test_search_leaves_out_what_is_superseded_or_expired(do: Do) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "expected"),
+    ("method", "given", "expected"),
     [
-        (lambda known: known.search(None, "ada"), "search: query: expected a text, got None."),
-        (
-            lambda known: known.remember("ada", "Ada bakes", source=7),
-            "remember: source: expected a text, got 7.",
-        ),
-        (lambda known: known.register_entity("ada", 7), "register_entity: names: expected a text, got 7."),
-        (lambda known: known.register_entity(7, "Ada"), "register_entity: names: expected a text, got 7."),
-        (
-            lambda known: known.create_goal("room", "Bake", [7], entity_id="ada", id="g"),
-            "goal 'g': objectives: expected an Objective, got 7.",
-        ),
-        (
-            lambda known: known.create_goal("room", "Bake", None, entity_id="ada", id="g"),
-            "goal 'g': objectives: expected an Objective, got None.",
-        ),
-        (lambda known: Character("Sarah", 7), "Character: bio: expected texts, got 7."),
+        ("search", [None, "ada"], "search: query: expected a text, got None."),
+        ("register_entity", ["ada", 7], "register_entity: names: expected a text, got 7."),
+        ("register_entity", [7, "Ada"], "register_entity: names: expected a text, got 7."),
+        ("create_goal", ["room", "Bake", [7]], "goal 'g': objectives: expected an Objective, got 7."),
+        ("create_goal", ["room", "Bake", None], "goal 'g': objectives: expected an Objective, got None."),
     ],
 )
-def test_what_is_no_text_is_an_error_that_names_it(call: Callable[[Any], Any], expected: str) -> None:
+def test_what_is_no_text_is_an_error_that_names_it(method: str, given: Any, expected: str, do: Do) -> None:
     known = memory()
     with pytest.raises(ParameterError, match=f"^{re.escape(expected)}$"):
-        call(known)
-    assert (known.facts("ada", None), known.goals("room")) == ([], [])
+        do(known, method, *given, **({"entity_id": "ada", "id": "g"} if method == "create_goal" else {}))
+    assert known.goals("room") == []
+
+
+def test_a_source_that_is_no_text_is_an_error() -> None:
+    wrong: Any = 7
+    with pytest.raises(ParameterError, match=r"remember: source: expected a text, got 7\."):
+        memory().remember("ada", "Ada bakes", source=wrong)
+
+
+def test_a_bio_that_is_no_text_is_an_error() -> None:
+    wrong: Any = 7
+    with pytest.raises(ParameterError, match=r"bio: expected texts, got 7\."):
+        Character("Sarah", wrong)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True])

@@ -111,7 +111,9 @@ def _by_name(given: Any, *, schemas: tuple[Schema, ...]) -> dict[str, list[Any]]
     found: dict[str, list[Any]] = {}
     for part in _listed(given):
         fields = _object(part)
-        named = {name: fields[key] for key in fields if (name := names.get(key) or names.get(key.casefold()))}
+        # A model may write other keys than texts, too.
+        called = {key: names.get(key) or names.get(str(key).casefold()) for key in fields}
+        named = {name: fields[key] for key, name in called.items() if name}
         [(only, schema), *others] = models.items()
         if not (named or others) and not schema.model_fields.keys().isdisjoint(fields):
             named = {only: fields}
