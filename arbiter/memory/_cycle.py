@@ -177,6 +177,10 @@ class EvaluationCycle(EvaluatorGroup):
         of_kind("character", character, Character, none=True)
         for entity in (known := tuple(entities)):
             of_kind("entities", entity, Entity)
+            names: Any = entity.names
+            if isinstance(names, str) or not all(isinstance(part, str) for part in (entity.id, *names)):
+                problem = f"expected texts, as in Entity(id='ada', names=('Ada',)), got {entity!r:.80}."
+                raise wrong("entities", problem)
         text("agent_id", agent_id)
         text("messages_key", messages_key)
         self.mode = mode

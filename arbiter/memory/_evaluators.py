@@ -175,6 +175,11 @@ class CognitiveEvaluator(NodeEvaluator):
 class _FunctionEvaluator(CognitiveEvaluator):
     def __init__(self, name: str, handler: Handler, validator: Validator | None, **options: Any) -> None:
         super().__init__(name, **options)
+        parts: dict[str, Any] = {"handler": handler, "validate": bool if validator is None else validator}
+        for part, given in parts.items():
+            if not callable(given):
+                problem = f"expected a function of the context, got {given!r:.80}."
+                raise ParameterError(f"evaluator {name!r}", part, problem)
         self._handler = handler
         self._validator = validator
 

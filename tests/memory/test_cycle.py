@@ -33,13 +33,17 @@ from arbiter import (
     RegistrationError,
     ThresholdEvaluator,
 )
-from arbiter.errors import ArbiterWarning, EvaluationError, ParameterError
+from arbiter.errors import ArbiterWarning, ConfigurationError, EvaluationError, ParameterError
 from arbiter.memory import (
     CognitiveEvaluator,
+    Entity,
     EvalContext,
     EvaluationCycle,
+    FactEvaluator,
+    GoalEvaluator,
     HandlerOutcome,
     MemoryStore,
+    ReflectionEvaluator,
     evaluator,
 )
 from tests.scripted import Scripted
@@ -903,6 +907,8 @@ def test_names_of_one_cycle_differ_in_more_than_case() -> None:
         {"character": "Juno"},
         {"clock": 5},
         {"entities": ["ann"]},
+        {"entities": [Entity(id="ann", names="Ann")]},  # type: ignore[arg-type]
+        {"entities": [Entity(id=7)]},  # type: ignore[arg-type]
         {"lock_provider": 5},
         {"is_private": "no"},
         {"store": MemoryStore(InMemoryStore()), "lock_provider": print},
@@ -911,6 +917,30 @@ def test_names_of_one_cycle_differ_in_more_than_case() -> None:
 def test_a_wrong_part_is_refused_before_the_first_turn(options: Any) -> None:
     with pytest.raises(ParameterError, match="EvaluationCycle"):
         EvaluationCycle(**options)
+
+
+@pytest.mark.parametrize("kind", [FactEvaluator, ReflectionEvaluator, GoalEvaluator])
+def test_an_evaluator_takes_a_model_as_the_cycle_does(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of its own that is none was asked in each turn, as a provider that cannot be reached."""
+    made = Scripted(answers=["{}"])
+
+    def make(name: str) -> Scripted:
+        return made
+
+    monkeypatch.setattr("langchain.chat_models.init_chat_model", make)
+    assert kind(model="openai:gpt-5-mini").model is made
+    assert kind(model=made).model is made
+    with pytest.raises(ConfigurationError, match="expected a chat model, or a text like"):
+        kind(model=7)
+
+
+@pytest.mark.parametrize(("handler", "part"), [(7, "handler"), (print, "validate")])
+def test_a_handler_or_a_validator_that_is_no_function_is_refused(handler: Any, part: str) -> None:
+    validate: Any = 7 if part == "validate" else None
+    with pytest.raises(
+        ParameterError, match=f"evaluator 'A': {part}: expected a function of the context, got 7"
+    ):
+        evaluator("A", validate=validate)(handler)
 
 
 def test_an_evaluator_for_other_nodes_is_in_the_trace() -> None:

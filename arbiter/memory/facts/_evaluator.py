@@ -59,7 +59,7 @@ from arbiter.memory.facts._profiles import (
     with_profiles,
 )
 from arbiter.memory.facts._wishes import Carried, WishBook, command_of
-from arbiter.models import ChatModel, visible
+from arbiter.models import ChatModel, model_of, visible
 
 _log = logging.getLogger("arbiter.memory")
 
@@ -130,7 +130,7 @@ class FactEvaluator(CognitiveEvaluator):
         target_nodes: TargetNodes = None,
         *,
         trigger: Trigger = "cursor",
-        model: ChatModel | None = None,
+        model: ChatModel | str | None = None,
         instructions: str | None = None,
         schemas: Iterable[type[BaseModel]] = (),
         **options: Unpack[CognitiveOptions],
@@ -142,7 +142,7 @@ class FactEvaluator(CognitiveEvaluator):
         self.instructions = checked_instructions(name, instructions)
         self.schemas = checked_schemas(f"evaluator {name!r}", schemas)
         self.trigger = trigger
-        self.model = model
+        self.model = None if model is None else model_of(model)
 
     def does_without_model(self, ctx: EvalContext) -> bool:
         """True if the newest message is a plain command to forget, which needs no model."""

@@ -27,7 +27,7 @@ from arbiter.memory.facts._privacy import MOST_TEXT, UNFIT, has_secret, may_keep
 from arbiter.memory.goals._updates import Allowed, GoalAnswer, GoalsAnswer, Reason, asking, moved, progress
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.memory.stores._portable import joined
-from arbiter.models import ChatModel
+from arbiter.models import ChatModel, model_of
 
 MAX_GOALS = 50
 """Goals of a room that a model sees, the first by id."""
@@ -202,12 +202,12 @@ class GoalEvaluator(CognitiveEvaluator):
         *,
         allow_new_objectives: bool = False,
         allow_reopen: bool = False,
-        model: ChatModel | None = None,
+        model: ChatModel | str | None = None,
         instructions: str | None = None,
         **options: Unpack[CognitiveOptions],
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, **options)
-        self.model = model
+        self.model = None if model is None else model_of(model)
         self.instructions = checked_instructions(name, instructions)
         self.allow_new_objectives = allow_new_objectives
         self.allow_reopen = allow_reopen

@@ -31,7 +31,7 @@ from arbiter.memory.reflection._prompt import (
 from arbiter.memory.reflection._relationships import EXCLUSIVE_TAGS, Relationships, Sighting
 from arbiter.memory.stores import namespace
 from arbiter.memory.stores._portable import digest_of
-from arbiter.models import ChatModel
+from arbiter.models import ChatModel, model_of
 
 KNOWN_PEOPLE = 8
 """Speakers whose known facts the prompt includes."""
@@ -69,7 +69,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
         exclusive_tags: Sequence[Sequence[str]] = EXCLUSIVE_TAGS,
         aliases: Mapping[str, str] | None = None,
         thought_in_feedback: bool = False,
-        model: ChatModel | None = None,
+        model: ChatModel | str | None = None,
         instructions: str | None = None,
         **options: Unpack[CognitiveOptions],
     ) -> None:
@@ -78,7 +78,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
         self.exclusive_tags = exclusive_tags
         self.aliases = aliases
         self.thought_in_feedback = thought_in_feedback
-        self.model = model
+        self.model = None if model is None else model_of(model)
 
     async def validate(self, ctx: EvalContext) -> bool:
         """True if more than a quarter of `conversation_length`, rounded up, is new, or anything is and the
