@@ -138,7 +138,7 @@ class Import:
         now = self.clock().isoformat()
         seen = fields.get("first_seen_at", fields.get("last_seen_at", now))
         subject = fields.get("subject", entity_id)
-        own = subject == entity_id
+        own = subject == fields.get("speaker", entity_id)
         value: Value = {
             "id": "",
             "type": "fact",
@@ -345,7 +345,7 @@ class Import:
             own = namespace(self.agent_id, planned.kind, record.speaker)[-1]
             traces = Traces(self.store, self.agent_id, record.speaker)
             if own != scope and record.speaker != self.agent_id:
-                await traces.has_told(record.id, kind=planned.kind, scope=record.subject)
+                await traces.has_told(record.id, kind=planned.kind, scope=planned.entity_id)
             for room_id in record.room_ids:
                 await traces.was_in(room_id)
         if isinstance(record, Goal):

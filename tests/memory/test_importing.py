@@ -17,6 +17,7 @@ from arbiter.memory import EvaluationCycle, FactEvaluator, FactRules, Memory, Re
 from tests.memory.dialogue_support import Chat
 from tests.memory.facts_support import Room
 from tests.memory.memory_support import Clock
+from tests.memory.test_talks import Talk, says
 from tests.scripted import Scripted
 
 SECRET = "sk-live-4eC39HqLyjWDarjtT1zdp7dc"
@@ -149,6 +150,18 @@ def test_the_import_of_a_forgetting_forgets_no_more_than_that(
         return again, "> I live in Oslo" in chat.model.prompt()
 
     assert asyncio.run(told()) == (0, query is not None)
+
+
+async def test_what_a_speaker_has_told_of_others_is_theirs_to_forget_after_an_import() -> None:
+    """Also if the claim is about something of the other: it is stored with the other person."""
+    told = {"entity_id": "ann", "speaker": "bo", "source_message_ids": ["b1"], "room_ids": ["r"]}
+    claims = ["Ann has a cat", "The cat of Ann is ill"]
+    chat = Talk([("forget", says(forget=["cat"]))])
+    given = [{**told, "claim": claims[0]}, {**told, "claim": claims[1], "subject": "cat"}]
+    assert await chat.cycle.memory.aimport_(given) == 2
+    assert {(f.provenance, f.confidence) for f in await chat.facts("ann")} == {("third_party", 0.4)}
+    await chat.say("forget what I said of the cat", user="bo")
+    assert await chat.known("ann") == []
 
 
 def test_a_forgetting_of_an_earlier_export_is_of_everything() -> None:
