@@ -83,14 +83,14 @@ def named_in(text: str, entities: Sequence[Entity]) -> list[str]:
     "Bob's" names Bob. A name that two entities share names neither.
     """
     folded = folded_text(text)
-    spoken = (_words(folded), _words(_OF_HIS.sub("", folded)))
+    spoken = (_spaced(_words(folded)), _spaced(_words(_OF_HIS.sub("", folded))))
     called: dict[str, set[str]] = {}
     for entity in entities:
         for name in (entity.id, *entity.names):
             called.setdefault(_folded(name), set()).add(entity.id)
     meant: set[str] = set()
     for name, ids in called.items():
-        if len(ids) == 1 and any(_has_words(words, _words(name)) for words in spoken):
+        if len(ids) == 1 and (words := _words(name)) and any(_spaced(words) in said for said in spoken):
             meant |= ids
     return [entity.id for entity in entities if entity.id in meant]
 
@@ -133,8 +133,12 @@ def _words(folded: str) -> list[str]:
 
 def _has_words(words: Sequence[str], wanted: Sequence[str]) -> bool:
     """True if `words` contains the non-empty sequence `wanted` in one piece."""
-    size = len(wanted)
-    return size > 0 and any(words[at : at + size] == wanted for at in range(len(words) - size + 1))
+    return bool(wanted) and _spaced(wanted) in _spaced(words)
+
+
+def _spaced(words: Sequence[str]) -> str:
+    """The words as one text, in which looking for others takes no time for each of them."""
+    return f" {' '.join(words)} "
 
 
 # Participants -------------------------------------------------------------------------------------

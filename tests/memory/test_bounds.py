@@ -18,6 +18,7 @@ from langgraph.store.memory import InMemoryStore
 from arbiter import ArbiterOS
 from arbiter.errors import ParameterError
 from arbiter.memory import (
+    Entity,
     EvaluationCycle,
     FactEvaluator,
     FactsProvider,
@@ -66,6 +67,7 @@ class Companion:
             evaluator_model=self.model,
             conversation_length=2,
             max_llm_calls_per_turn=20,
+            entities=[Entity(id=f"e{number}", names=(f"Name {number}",)) for number in range(50)],
         )
         cycle.memory.create_goal("evil", "Find a flat", ["look"], entity_id="evil")
         self.os = ArbiterOS()
