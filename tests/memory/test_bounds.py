@@ -31,10 +31,14 @@ from arbiter.memory import (
     TrustEvaluator,
     TrustProvider,
 )
+from arbiter.memory.facts import _own_names
+from tests.memory.dialogue_support import Chat
 from tests.redaction.hostile import hostile_texts
 from tests.scripted import Scripted
 
 MOST_MS = 50.0
+NAMES = ("Ada", "Bob", "Zoë")
+VERBS = ("sails", "bakes", "paints")
 SHOWN = 8_300
 """Characters of a message that a handler, provider or model may see, its remark included."""
 
@@ -155,6 +159,29 @@ def test_a_long_thread_of_long_texts_costs_no_more_than_its_newest_ones(name: st
     took = [companion.says(f"{number} {text}")[0] for number in range(12)]
     usual = min(companion.says("hello", who="bob")[0] for _ in range(5))
     assert min(took[8:]) <= 2 * min(took[1:5]) + usual
+
+
+async def test_a_long_thread_full_of_names_costs_no_more_than_its_newest_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each name that a claim is about is looked for in earlier messages: somebody may have said to be called so."""
+    places: list[str] = []
+
+    def ends(after: str) -> bool:
+        places.append(after)
+        return True
+
+    monkeypatch.setattr(_own_names, "_ends", ends)
+    claims = [
+        {"claim": f"{name} {verb}", "type": "fact", "subject": name} for name in NAMES for verb in VERBS
+    ]
+    chat = Chat({"Ada": claims})
+    counts: list[int] = []
+    for _ in range(20):
+        places.clear()
+        await chat.say(f"{' '.join(NAMES)} " * 300)
+        counts.append(len(places))
+    assert counts[-1] == counts[5] <= 64 * len(NAMES) * 8
 
 
 @pytest.mark.lengthy

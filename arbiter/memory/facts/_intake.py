@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from typing import Any, get_args
 
@@ -37,6 +37,7 @@ LONGEST = 2_000
 """Longest text of a claim in characters."""
 _LONGEST_SUBJECT = 200
 _LOOKED_BACK = 64
+_TEXT_LOOKED_BACK = 16_000
 """Messages, the last ones, in which a speaker may have said how it is called."""
 _SENSITIVITIES: dict[str | None, Sensitivity] = {each: each for each in get_args(Sensitivity)}
 _USER = frozenset(
@@ -117,11 +118,13 @@ class Intake:
         the speaker's name, and of the subjects of claims."""
         found: dict[Introduction, None] = {}
 
+        looked = cache(said_of)  # many claims may have one subject
+
         def add(name: str, spoken: Sequence[tuple[BaseMessage, str]], listed: Whose | None = None) -> None:
             for message, speaker in spoken:
                 is_somebody = speaker not in (self.ctx.agent_id, *self.ctx.strangers.values())
                 if isinstance(message, HumanMessage) and is_somebody and not is_generic(name):
-                    for whose in said_of(text_of(message), name, listed):
+                    for whose in looked(text_of(message), name, listed):
                         said = Introduction(
                             name=name,
                             speaker=speaker,
@@ -163,8 +166,13 @@ class Intake:
     def _before(self, spoken: Sequence[tuple[BaseMessage, str]]) -> list[tuple[BaseMessage, str]]:
         """These messages and earlier ones of the same speakers, the last ones of the conversation."""
         speakers = {speaker for _, speaker in spoken}
-        last = islice(self._latest(), _LOOKED_BACK) if spoken else ()
-        ids = {str(message.id) for message in (*last, *(message for message, _ in spoken))}
+        ids = {str(message.id) for message, _ in spoken}
+        left = _TEXT_LOOKED_BACK
+        for message in islice(self._latest(), _LOOKED_BACK if spoken else 0):
+            left -= len(text_of(message))
+            if left < 0:
+                break
+            ids.add(str(message.id))
         return [(message, speaker) for message, speaker in self.spoken(ids) if speaker in speakers]
 
     def is_taken(self, given: Introduction) -> bool:

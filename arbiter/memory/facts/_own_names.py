@@ -104,7 +104,9 @@ _NEGATED = {
 for _place, _negation in _NEGATED.items():
     _phrases = _phrases.replace(_place, _negation)
 _INTRODUCING = re.compile(rf"(?:{_phrases})(?: (?:the|die|der|a|o))?$")
-_TAKING_BACK = words_of("no nope wait sorry actually oh well but nein doch aber non mais pero ma mas но")
+_DENYING = GREETINGS | words_of(
+    "no nope wait sorry actually oh well but nein doch aber non mais pero ma mas но"
+)
 _OPENING = ".!?,;:-–—。！？，、"
 _OF_ANOTHER = ("'s", "の", "的", "의")
 _MINE = (
@@ -143,37 +145,63 @@ def introduces(text: str, name: str) -> bool:
     This is for models that do not list the speakers who introduce themselves; it does not find every
     introduction.
     """
-    return any(_is_own(before, after, GREETINGS) for before, after in _places_of(text, name))
+    return any(place.is_own(GREETINGS) for place in _places_of(text, name))
 
 
 def denies(text: str, name: str) -> bool:
     """True if a message begins a sentence with "I'm not Ada", in as many languages."""
-    after_these = GREETINGS | _TAKING_BACK
-    return any(_is_own(before, after, after_these) is False for before, after in _places_of(text, name))
+    return any(place.is_own(_DENYING) is False for place in _places_of(text, name))
 
 
 def tells_of_another(text: str, name: str) -> bool:
     """True if a message tells of somebody else of that name: "my friend Ada", "Ada is my sister", "I'm Ada too"."""
-    return any(_is_anothers(before, after) for before, after in _places_of(text, name))
+    return any(place.is_anothers() for place in _places_of(text, name))
 
 
 def said_of(text: str, name: str, listed: Whose | None = None) -> tuple[Whose, ...]:
     """What a message says of a name. A model has `listed` it as the speaker's own, or as not."""
     if not may_give(text, name):
         return ()
-    another = tells_of_another(text, name)
+    places = [*_places_of(text, name)]
+    another = any(place.is_anothers() for place in places)
     found: list[Whose] = ["another's"] if another else []
-    if introduces(text, name) and listed != "not own":
+    if listed != "not own" and any(place.is_own(GREETINGS) for place in places):
         found.append("own")
-    elif denies(text, name):
+    elif any(place.is_own(_DENYING) is False for place in places):
         found.append("not own")
     elif listed is not None and not another:
         found.append(listed)
     return tuple(found)
 
 
-def _places_of(text: str, name: str) -> Iterator[tuple[str, str]]:
-    """The text of the line before and after each place where that name stands, of the first places."""
+class _Place:
+    """A place where a name stands: the text of the line before and after it."""
+
+    def __init__(self, before: str, after: str) -> None:
+        self.before, self.after = before, after
+        self._head = before[-_BEFORE:].rstrip().replace("n't", " not")
+        # Looked for once: this takes most of the time.
+        self._phrase = _INTRODUCING.search(self._head)
+
+    def is_own(self, leading: Collection[str]) -> bool | None:
+        """True if one of the phrases ends the text before the name, at the beginning of a sentence or after one of
+        the `leading` words; False if it does with a negation."""
+        if self._phrase is None:
+            return None
+        rest = self._head[: self._phrase.start()].rstrip()
+        begins = rest[-1] in _OPENING or rest.split()[-1] in leading if rest else len(self.before) <= _BEFORE
+        return not (self._phrase.lastindex or _NOT.match(self.after)) if begins else None
+
+    def is_anothers(self) -> bool:
+        if self.is_own(GREETINGS):
+            return _TOO.match(self.after) is not None
+        found = _ANOTHERS_BEFORE.search(self.before[-_BEFORE:]) or _ANOTHERS_AFTER.match(self.after[:_BEFORE])
+        who = next(filter(None, found.groups()), "") if found else ""
+        return bool(who) and not _NAMING.search(who) and _OF_PHRASES.isdisjoint(words_of(who))
+
+
+def _places_of(text: str, name: str) -> Iterator[_Place]:
+    """The first places where that name stands, outside of code and quotations."""
     wanted = caseless(name)
     left = _PLACES
     for line in without_quotations(text[:_LONGEST]).splitlines() if wanted else ():
@@ -183,29 +211,11 @@ def _places_of(text: str, name: str) -> Iterator[tuple[str, str]]:
             left -= 1
             before, after = said[:at], said[at + len(wanted) :]
             if _ends(after):
-                yield before, after
+                yield _Place(before, after)
             at = said.find(wanted, at + 1)
-
-
-def _is_anothers(before: str, after: str) -> bool:
-    if _is_own(before, after, GREETINGS):
-        return _TOO.match(after) is not None
-    found = _ANOTHERS_BEFORE.search(before[-_BEFORE:]) or _ANOTHERS_AFTER.match(after[:_BEFORE])
-    who = next(filter(None, found.groups()), "") if found else ""
-    return bool(who) and not _NAMING.search(who) and _OF_PHRASES.isdisjoint(words_of(who))
 
 
 def _ends(after: str) -> bool:
     """True if the name ends here, and is no part of "Adam" or "Ada's brother"."""
     goes_on = after[:1].isdigit() or after[:1].upper() != after[:1]  # scripts without capitals join words
     return not goes_on and not after.startswith(_OF_ANOTHER)
-
-
-def _is_own(before: str, after: str, leading: Collection[str]) -> bool | None:
-    """True if one of the phrases ends the text before a name, at the beginning of a sentence or after one of the
-    `leading` words; False if it does with a negation."""
-    head = before[-_BEFORE:].rstrip().replace("n't", " not")
-    found = _INTRODUCING.search(head)
-    rest = head[: found.start()].rstrip() if found else ""
-    begins = rest[-1] in _OPENING or rest.split()[-1] in leading if rest else len(before) <= _BEFORE
-    return not (found.lastindex or _NOT.match(after)) if found and begins else None
