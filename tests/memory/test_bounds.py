@@ -31,7 +31,7 @@ from arbiter.memory import (
     TrustEvaluator,
     TrustProvider,
 )
-from arbiter.memory.facts import _own_names
+from arbiter.memory.facts import _intake, _own_names
 from tests.memory.dialogue_support import Chat
 from tests.redaction.hostile import hostile_texts
 from tests.scripted import Scripted
@@ -182,6 +182,27 @@ async def test_a_long_thread_full_of_names_costs_no_more_than_its_newest_message
         await chat.say(f"{' '.join(NAMES)} " * 300)
         counts.append(len(places))
     assert counts[-1] == counts[5] <= 64 * len(NAMES) * 8
+
+
+@pytest.mark.parametrize("claims", [1, 50])
+async def test_each_message_is_looked_at_once_however_many_claims_come_from_it(
+    claims: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def is_on_record(messages: Any, place: int, hidden: Any) -> bool:
+        looked.append(place)
+        return True
+
+    monkeypatch.setattr(_intake, "is_on_record", is_on_record)
+    told = [{"claim": f"Friend {n} sails", "type": "fact", "subject": f"Friend {n}"} for n in range(claims)]
+    chat = Chat({"friends": told})
+    for _ in range(5):
+        await chat.say("Hello")
+    looked.clear()
+    await chat.say("All my friends sail")
+    assert len(looked) == len({*looked}) == 12
+    assert len(await chat.known()) == claims
 
 
 @pytest.mark.lengthy

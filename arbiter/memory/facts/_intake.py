@@ -106,6 +106,11 @@ class Intake:
         self.names: dict[str, list[Introduction]] = {}
         """What speakers have said of names, their own and those of others, in the order in which they said it."""
         self._introducing: list[Introduction] = []
+        # Many claims may have one subject, or come from one message.
+        self._said_of = cache(said_of)
+        self._gives = cache(introduces)
+        self._shares = cache(tells_of_another)
+        self._message = cache(self._source)
 
     def speakers(self, claims: Iterable[Claim], names: Iterable[Introduction] = ()) -> set[str]:
         """The speakers of the messages that the claims and names come from, without the agent."""
@@ -118,13 +123,11 @@ class Intake:
         the speaker's name, and of the subjects of claims."""
         found: dict[Introduction, None] = {}
 
-        looked = cache(said_of)  # many claims may have one subject
-
         def add(name: str, spoken: Sequence[tuple[BaseMessage, str]], listed: Whose | None = None) -> None:
             for message, speaker in spoken:
                 is_somebody = speaker not in (self.ctx.agent_id, *self.ctx.strangers.values())
                 if isinstance(message, HumanMessage) and is_somebody and not is_generic(name):
-                    for whose in looked(text_of(message), name, listed):
+                    for whose in self._said_of(text_of(message), name, listed):
                         said = Introduction(
                             name=name,
                             speaker=speaker,
@@ -341,8 +344,8 @@ class Intake:
         }
         return any(
             message.id not in own
-            and not introduces(text_of(message), name)
-            and (tells_of_another(text_of(message), name) or (shared and may_give(text_of(message), name)))
+            and not self._gives(text_of(message), name)
+            and (self._shares(text_of(message), name) or (shared and may_give(text_of(message), name)))
             for message, speaker in self.spoken(message_ids)
             if speaker == author
         )
@@ -352,7 +355,7 @@ class Intake:
         said = originals(self.ctx.messages)
         return {message.id: place for place, message in enumerate(said) if message.id}
 
-    def _message(self, id: str) -> BaseMessage | None:
+    def _source(self, id: str) -> BaseMessage | None:
         """The message of the conversation with that id; None if it may not be a source."""
         place = self._places[id]
         return self.ctx.messages[place] if is_on_record(self.ctx.messages, place, self.forgotten) else None
