@@ -18,6 +18,7 @@ from arbiter.memory._context import EvalContext
 from arbiter.memory._entities import Entity
 from arbiter.memory._options import text
 from arbiter.memory._records import (
+    BELIEVED,
     KINDS,
     Claim,
     ClaimType,
@@ -25,12 +26,13 @@ from arbiter.memory._records import (
     Ingested,
     Sensitivity,
     Visibility,
+    readable,
     short_id,
     time_of,
 )
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.facts import FactRules
-from arbiter.memory.facts._changes import CLOSED, corrected, unlinked
+from arbiter.memory.facts._changes import CLOSED, corrected, retracted, unlinked
 from arbiter.memory.facts._fact_store import facts_of
 from arbiter.memory.facts._intake import LONGEST, wrong_text
 from arbiter.memory.facts._normal import FactIds, normal_form
@@ -204,7 +206,18 @@ class Editing:
             if (other := await self._find(entity_id, rival)) is not None:
                 space = self._space(other[0], entity_id)
                 await self._alter(space, rival, lambda old: unlinked(old, [fact.id]))
+        if self.rules.chaining:
+            await self._retract_derived(entity_id, fact.id, now)
         return before or made
+
+    async def _retract_derived(self, entity_id: str, premise: str, at: datetime) -> None:
+        """Retract what was inferred from a corrected fact, and what follows from that."""
+        for kind in BELIEVED:
+            space = self._space(kind, entity_id)
+            for fact in readable(Fact, (entry.value for entry in await self.store.alist(space))):
+                if premise in fact.derived_from and fact.state not in CLOSED:
+                    await self._alter(space, fact.id, partial(retracted, at=at))
+                    await self._retract_derived(entity_id, fact.id, at)
 
     async def _successor(self, entity_id: str, fact: Fact, claim: str) -> tuple[str, Fact | None]:
         """The id of the record with which this claim replaces the fact, and the record if it is there already."""

@@ -16,6 +16,7 @@ from langgraph.store.memory import InMemoryStore
 from arbiter.errors import ParameterError
 from arbiter.memory import Character, EvaluationCycle, FactRules, Memory
 from arbiter.memory.stores import MemoryStore, namespace
+from tests.memory.dialogue_support import Chat, fact
 from tests.memory.facts_support import relations
 from tests.memory.memory_support import Clock
 from tests.scripted import Scripted
@@ -290,6 +291,29 @@ def test_editing_one_side_of_a_dispute_ends_it(do: Do) -> None:
         "Ada eats fruit": "active",
         "Ada never eats nuts in July": "active",
     }
+
+
+async def test_what_was_inferred_from_a_corrected_fact_is_retracted(any_store: BaseStore) -> None:
+    """Also what follows from that; what follows from other facts stays."""
+    son, crete, cat = "User is Dave's son", "Dave was born in Crete", "User has a cat"
+    father, cretan, fond = "The father of User is from Crete", "User is half Cretan", "User likes animals"
+
+    def inferred(claim: str, *premises: str) -> dict[str, Any]:
+        return fact(claim, derived_from=[*premises], source_message_ids=[])
+
+    hear = {
+        "Dave": [son, crete, cat],
+        "Hm": [inferred(father, son, crete), inferred(fond, cat, son)],
+        "So": inferred(cretan, father, son),
+    }
+    chat = Chat(hear, store=any_store, fact_rules=FactRules(chaining=True))
+    for text in ("I'm Dave's son. He is from Crete.", "Hm", "So"):
+        await chat.say(text)
+    assert await chat.known() == sorted([son, crete, cat, father, fond, cretan])
+    slip = await chat.fact(crete)
+    await chat.cycle.memory.aedit("user-1", slip.id, claim="Dave was born in Malta")
+    assert await chat.known() == sorted([son, "Dave was born in Malta", cat, fond])
+    assert await chat.known(state="retracted") == sorted([father, cretan])
 
 
 def test_the_same_edit_again_changes_nothing_more(do: Do) -> None:
