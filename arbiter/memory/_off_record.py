@@ -28,7 +28,8 @@ OPENINGS = {
     "de": """unter uns|ganz unter uns|nur unter uns|unter uns gesagt|mal unter uns|das bleibt unter uns
     |im vertrauen
         |vertraulich|streng vertraulich|off the record gesagt|bitte nicht speichern|nicht speichern
-        |bitte nicht merken|nicht merken|erzähl es niemandem|sag es niemandem|unter vier augen""",
+        |bitte nicht merken|nicht merken|merk dir das nicht|merke dir das nicht
+        |erzähl es niemandem|sag es niemandem|unter vier augen""",
     "es": """entre nosotros|que quede entre nosotros|esto queda entre nosotros|entre tú y yo
         |entre nos|confidencial|en confianza|extraoficialmente|no guardes esto|por favor no guardes esto
         |no recuerdes esto|no se lo digas a nadie""",
@@ -82,6 +83,7 @@ _ANYWHERE = frozenset(
         "that was ",
         "it's ",
         "strictly ",
+        "just ",
         "totally ",
         "all ",
     )

@@ -350,6 +350,8 @@ class Spy(Embeddings):
         "Off the record: I am quitting in May.",
         "Entre nosotros: voy a dejar mi trabajo, quitting.",
         "Unter uns, ich kündige. quitting",
+        "Just off the record: quitting",
+        "Merk dir das nicht: quitting",
         "ARAMIZDA KALSIN: quitting",
         "ΜΕΤΑΞΥ ΜΑΣ: quitting",
         "ここだけの話、quitting",
