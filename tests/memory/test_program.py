@@ -316,6 +316,17 @@ async def test_what_was_inferred_from_a_corrected_fact_is_retracted(any_store: B
     assert await chat.known(state="retracted") == sorted([father, cretan])
 
 
+def test_an_edit_back_to_earlier_words_holds_again(do: Do) -> None:
+    clock = Clock()
+    known = memory(clock=clock)
+    made = known.remember("ada", "Ada lives in Oslo")
+    for claim in ("Ada lives in Bergen", "Ada lives in Oslo", "Ada lives in Bergen"):
+        clock.pass_by(hours=1)
+        made = do(known, "edit", "ada", made.id, claim=claim)
+        assert [fact.claim for fact in known.facts("ada")] == [claim]
+    assert len(known.facts("ada", "corrected")) == 3
+
+
 def test_the_same_edit_again_changes_nothing_more(do: Do) -> None:
     known = memory()
     old = known.remember("ada", "Ada lives in Olso")

@@ -224,6 +224,15 @@ def test_a_run_from_an_earlier_checkpoint_is_of_the_user_of_its_messages(length:
     assert talk.memory.facts("thread:shared") == []
 
 
+def test_a_thread_that_is_read_from_its_checkpoints_is_of_the_user_of_its_messages() -> None:
+    """A scheduler in the same process need not know the user."""
+    talk = Talk(FactEvaluator(), answers=[answer(OSLO)], length=32)
+    talk.send(HumanMessage("I live in Oslo", id="ada-1"), "ada", thread="shared")
+    talk.memory.process("shared", graph=talk.app)
+    assert talk.claims("ada") == ["Lives in Oslo"]
+    assert talk.claims("thread:shared") == []
+
+
 def test_two_users_of_a_thread_without_checkpoints_may_say_the_same() -> None:
     """The ids of their messages are made of the text."""
     seen: list[str] = []
