@@ -37,8 +37,9 @@ LONGEST = 2_000
 """Longest text of a claim in characters."""
 _LONGEST_SUBJECT = 200
 _LOOKED_BACK = 64
-_TEXT_LOOKED_BACK = 16_000
 """Messages, the last ones, in which a speaker may have said how it is called."""
+_TEXT_LOOKED_BACK = 16_000
+"""Characters of these messages together."""
 _SENSITIVITIES: dict[str | None, Sensitivity] = {each: each for each in get_args(Sensitivity)}
 _USER = frozenset(
     {"user", "the user", "human", "the human", "speaker", "the speaker", "customer", "i", "self", "myself"}
