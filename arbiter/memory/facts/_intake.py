@@ -111,7 +111,7 @@ class Intake:
         self._said_of = cache(said_of)
         self._gives = cache(introduces)
         self._shares = cache(tells_of_another)
-        self._message = cache(self._source)
+        self._sources: dict[str, BaseMessage | None] = {}
 
     def speakers(self, claims: Iterable[Claim], names: Iterable[Introduction] = ()) -> set[str]:
         """The speakers of the messages that the claims and names come from, without the agent."""
@@ -356,10 +356,12 @@ class Intake:
         said = originals(self.ctx.messages)
         return {message.id: place for place, message in enumerate(said) if message.id}
 
-    def _source(self, id: str) -> BaseMessage | None:
+    def _message(self, id: str) -> BaseMessage | None:
         """The message of the conversation with that id; None if it may not be a source."""
-        place = self._places[id]
-        return self.ctx.messages[place] if is_on_record(self.ctx.messages, place, self.forgotten) else None
+        if id not in self._sources:
+            place, said = self._places[id], self.ctx.messages
+            self._sources[id] = said[place] if is_on_record(said, place, self.forgotten) else None
+        return self._sources[id]
 
     def _latest(self) -> Iterator[BaseMessage]:
         """The messages that may be sources, the newest first."""
