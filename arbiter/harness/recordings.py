@@ -30,7 +30,7 @@ from weakref import finalize
 from arbiter._values.states import is_whole
 from arbiter._values.versions import hash_of
 from arbiter.errors import ArbiterWarning
-from arbiter.harness.canonical import is_list, is_mapping
+from arbiter.harness.canonical import canonical, is_list, is_mapping
 from arbiter.harness.identity import changes_between
 from arbiter.harness.results import Status
 from arbiter.harness.writing import locked, why_unwritable, write_whole
@@ -520,7 +520,11 @@ def _today() -> str:
 
 
 def _text_of(line: Line) -> str:
-    return json.dumps({"v": VERSION, **line}, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    """The line with sorted keys, except those of an output: judges and scorers read them in their own order."""
+    ordered = json.loads(canonical({"v": VERSION, **line}))
+    if "output" in (answer := line.get("answer", {})):
+        ordered["answer"]["output"] = answer["output"]
+    return json.dumps(ordered, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _hash_of(line: Line, name: str) -> tuple[str, str]:

@@ -574,6 +574,16 @@ def judged(count: int, rubric: str = "It is kind.") -> Suite:
     return Suite("judged", cases, scorers=[{**KIND, "rubric": rubric}], models={"main": model(GRADE)})
 
 
+def test_a_judge_reads_a_recorded_state_as_it_was() -> None:
+    """A state whose keys came back in another order was another question, and each replay was refused."""
+    states = Suite("states", [Case("a", {"log": []})], scorers=[KIND], models={"main": model(GRADE)})
+    plan = graph(Spy("plan", amount=1))
+    for mode in ("record", "mock"):
+        report = states.run(plan, mode=mode)
+        assert list(report.results[0].output) == ["log", "amount"]
+        assert report.rows["kind"].cases == {"a": (0.8,)}
+
+
 def test_the_judgement_of_one_case_is_no_outdated_one_of_another() -> None:
     judged(2).run(itself, mode="record")
     stale = Recording("recordings/judged", allow_stale=True)
