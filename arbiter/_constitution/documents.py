@@ -459,9 +459,9 @@ def _keys_at(model: type[PackModel], place: Sequence[str | int]) -> Iterable[str
 
 
 def _members(kind: Any) -> Iterable[str]:
-    """The names of the fields of a model or a dataclass; none for other types."""
-    found: Any = getattr(kind, "model_fields", None) or getattr(kind, "__dataclass_fields__", ())
-    return tuple(found)
+    """The names of the fields of a model, as files have them, or of a dataclass; none for other types."""
+    found: Any = getattr(kind, "model_fields", None) or getattr(kind, "__dataclass_fields__", {})
+    return [getattr(field, "alias", None) or name for name, field in found.items()]
 
 
 def _inside(kind: Any, step: str | int) -> Any:

@@ -134,23 +134,46 @@ class Case:
             object.__setattr__(self, "is_named", True)
         object.__setattr__(self, "expect", self._expectation())
         object.__setattr__(self, "tags", self._tags())
-        object.__setattr__(self, "cluster", None if self.cluster == "" else self.cluster)
+        object.__setattr__(self, "cluster", self._cluster())
+        object.__setattr__(self, "must_pass", self._must_pass())
+        object.__setattr__(self, "metadata", self._metadata())
         if self.repeats is not None and not is_whole(self.repeats, least=1):
-            raise ConfigurationError(
-                f"{self._place(self.id)}: repeats is {self.repeats!r}; expected a whole number from 1."
-            )
+            raise self._wrong("repeats", self.repeats, "a whole number from 1")
 
     def _place(self, name: object) -> str:
         where = f"{self.source}: " if self.source else ""
         return f"{where}case {name!r:.80}" if name else f"{where}a case without an id"
 
+    def _cluster(self) -> str | None:
+        given: Any = self.cluster
+        if type(given) is int:  # the number of a user; a baseline has texts
+            return str(given)
+        if not isinstance(given, str | None):
+            raise self._wrong("cluster", given, "a text, such as 'user-7'")
+        return given or None
+
+    def _must_pass(self) -> bool:
+        given: Any = self.must_pass
+        if given not in (True, False, None):
+            raise self._wrong("must_pass", given, "True or False")
+        return bool(given)
+
+    def _metadata(self) -> Mapping[str, Any]:
+        given: Any = self.metadata
+        if given is None:
+            return _NOTHING
+        if not is_mapping(given):
+            raise self._wrong("metadata", given, "a mapping, such as {'topic': 'refunds'}")
+        return given
+
+    def _wrong(self, name: str, given: Any, expected: str) -> ConfigurationError:
+        return ConfigurationError(f"{self._place(self.id)}: {name} is {given!r:.80}; expected {expected}.")
+
     def _tags(self) -> tuple[str, ...]:
         given: Any = (self.tags,) if isinstance(self.tags, str) else self.tags
         tags: list[Any] = [*given] if hasattr(given, "__iter__") else [None]
         if not all(isinstance(tag, str) for tag in tags):
-            raise ConfigurationError(
-                f"{self._place(self.id)}: tags is {given!r:.80}; expected texts, such as ['smoke']."
-            )
+            raise self._wrong("tags", given, "texts, such as ['smoke']")
         return tuple(tags)
 
     def _expectation(self) -> Expect | None:
@@ -158,9 +181,7 @@ class Case:
         if given is None or isinstance(given, Expect):
             return given
         if not is_mapping(given):
-            raise ConfigurationError(
-                f"{self._place(self.id)}: expect is {given!r:.80}; expected a mapping, such as {{'completes': True}}."
-            )
+            raise self._wrong("expect", given, "a mapping, such as {'completes': True}")
         data = dict(given)
         try:
             return Expect.model_validate(data)
@@ -244,6 +265,8 @@ def _not_json(value: Any, path: str, depth: int) -> str | None:
 def checked_cases(cases: Iterable[Case]) -> tuple[Case, ...]:
     """The cases of a suite. Raises `ConfigurationError` for no cases, an id twice, and equal inputs without ids."""
     found: list[Case] = []
+    if not isinstance(cases, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"cases is {cases!r:.80}; expected cases, such as [Case('a', {{...}})].")
     for given in cases:
         if not isinstance(given, Case):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(

@@ -271,6 +271,10 @@ def changed(old: str, new: str) -> str:
             "suite.yaml:13: cases[1].from: expected a file that can be read",
         ),
         (changed("cases.jsonl", "cases.txt"), "cases.txt:1: expected a file that ends with"),
+        (
+            changed("{from: cases.jsonl", "{from: cases.jsonl, id: a"),
+            "cases[1].id: expected one of from, got",
+        ),
         (changed("suite: refunds", "suite: [refunds]"), "suite.yaml:1: suite: expected a text"),
         ("- a\n", "suite.yaml:1: expected a mapping"),
         ("", "suite.yaml:1: expected a mapping, got an empty file"),

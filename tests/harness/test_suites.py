@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -402,6 +403,7 @@ def test_an_object_that_is_not_a_scorer_is_refused(scorers: Any, said: str) -> N
         ({"cases": [*CAPITALS, CAPITALS[0]]}, "two cases have the id 'france'"),
         ({"cases": [Case("", 1), Case("", 1)]}, "two cases without ids have the same input"),
         ({"cases": ["a"]}, "has 'a' as a case"),
+        ({"cases": Case("a", 1)}, r"cases is Case\(id='a'.*; expected cases"),
     ],
 )
 def test_an_object_that_is_not_a_suite_is_refused(change: dict[str, Any], said: str) -> None:
@@ -422,6 +424,9 @@ def test_an_object_that_is_not_a_suite_is_refused(change: dict[str, Any], said: 
         ({"input": 10**5_000}, "input has a number of more than 4,300 digits"),
         ({"tags": None}, "case 'a': tags is None; expected texts"),
         ({"tags": ("smoke", 1)}, "case 'a': tags is .*; expected texts"),
+        ({"cluster": ["u-1"]}, r"case 'a': cluster is \['u-1'\]; expected a text"),
+        ({"must_pass": "no"}, "case 'a': must_pass is 'no'; expected True or False"),
+        ({"metadata": ["topic"]}, "case 'a': metadata is .*; expected a mapping"),
     ],
 )
 def test_an_object_that_is_not_a_case_is_refused(given: dict[str, Any], said: str) -> None:
@@ -440,6 +445,13 @@ def test_a_case_keeps_the_input_that_it_was_made_with() -> None:
     report = Suite("s", cases).run(same)
     assert [result.output["n"] for result in report.results] == [0, 1, 2]
     assert cases[0].input == {"tags": [0], "n": 0}
+
+
+def test_a_cluster_that_is_a_number_is_that_of_the_baseline(project: Path) -> None:
+    cases = [Case(f"case-{n}", n, cluster=cast(Any, n // 2)) for n in range(8)]
+    report = Suite("users", cases).run(same)
+    report.save_baseline("baseline.json")
+    assert report.compare("baseline.json").rows["completed"].n == 4
 
 
 def test_cases_with_an_empty_cluster_are_no_cluster() -> None:
