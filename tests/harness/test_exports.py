@@ -458,6 +458,13 @@ def test_the_module_for_grpo_rewards_completions_by_the_scorers(
     assert reward(completions=["2", "3"], case_id=["two", "two"]) == [1.0, 0.0]
 
 
+def test_a_suite_of_any_name_has_a_module_for_grpo(sums: Path) -> None:
+    Suite('"""', [Case("six", "6 × 7?")], scorers={"right": gives(True)}).run(says("42"))
+    made = export_run("last", "trl-grpo", options=ExportOptions(suite=Path("suites/sums.yaml")))
+    reward = runpy.run_path(str(made.folder / "reward.py"))["reward"]
+    assert reward(completions=["42"], case_id=["six"]) == [1.0]
+
+
 def test_a_completion_of_brackets_alone_is_a_text(project: Path) -> None:
     (project / "s.yaml").write_text(
         "suite: s\ncases: [{id: a, input: x, expect: {json_schema: {type: object}}}]\n"

@@ -105,7 +105,7 @@ def _tables(
 # Rewards ------------------------------------------------------------------------------------------
 
 _REWARD = '''\
-"""Rewards of completions by the suite {suite!r}: `GRPOTrainer(reward_funcs=[reward], ...)`."""
+"""Rewards of completions by a suite: `GRPOTrainer(reward_funcs=[reward], ...)`."""
 
 from pathlib import Path
 
@@ -131,7 +131,6 @@ def _reward_text(evidence: Evidence, options: ExportOptions, place: Path) -> str
     file = options.suite or _suite_file(evidence.suite)
     Rewards(file, allow=tuple(options.allow), rows=options.rows)
     return _REWARD.format(
-        suite=evidence.suite,
         file=Path(file).as_posix(),
         project=Path(os.path.relpath(Path.cwd(), place.resolve())).as_posix(),
         allow=tuple(options.allow),
