@@ -74,7 +74,8 @@ def _print_case(report: Report, case: str, format: str) -> None:
         for step in result.trajectory:
             out.print(Text(visible("  ran " + ", ".join(visit["node"] for visit in step))))
         for score in result.scores:
-            value = score.outcome if score.outcome != "scored" else score.label or f"{score.value:g}"
+            scored = '""' if score.value is None else f"{score.value:g}"
+            value = score.outcome if score.outcome != "scored" else score.label or scored
             mark = {True: " ✓", False: " ✗", None: ""}[score.passed]
             where = f" ({score.node})" if score.node else ""
             for line in _lines(f"  {score.name}{where} {value}{mark}  {score.reason}".rstrip()):

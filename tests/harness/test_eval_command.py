@@ -309,6 +309,12 @@ def test_a_case_is_shown_line_by_line(files: Path) -> None:
     assert "  output one\n    two \\u001b[2J\n" in shown
 
 
+def test_an_empty_label_is_shown(files: Path) -> None:
+    Suite("kinds", [Case("a", 1)], scorers={"kind": lambda run: ""}).run({"a": ""})
+    assert 'labels   kind: "" 1' in Said("show").out
+    assert 'kind ""' in Said("show", "last", "a").out
+
+
 def test_a_gated_row_that_the_run_has_not_keeps_the_report(files: Path) -> None:
     """The rows of a function are known once it was called, and its answers are paid for by then."""
     suite = files / "suites/parity.yaml"

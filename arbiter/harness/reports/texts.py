@@ -213,7 +213,7 @@ def labels(report: Report) -> dict[str, str]:
 
 
 def _short(label: str) -> str:
-    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
+    return (label or '""') if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
 
 
 def not_judged(report: Report) -> str:
