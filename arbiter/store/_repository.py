@@ -194,6 +194,10 @@ class SqlRepository(EvaluationRepository):
                 f"{listed}{nearest(id, others)}"
             )
 
+    def _alone(self, connection: Connection, id: str) -> None:
+        """Wait until no other transaction changes settings or baselines of an agent. SQLite has one writer anyway."""
+        connection.execute(select(Agent.id).where(Agent.id == id).with_for_update(key_share=True))
+
     # Evaluations
 
     def start_run(
@@ -250,7 +254,7 @@ class SqlRepository(EvaluationRepository):
     def finish_run(self, run_id: UUID, results: Iterable[ScorerResult] = (), *, problem: str = "") -> None:
         found = list(results)
         with self._writing() as connection:
-            if self._known_run(connection, run_id).status == "completed":
+            if self._known_run(connection, run_id, alone=True).status == "completed":
                 raise StoreError(f"evaluation {run_id} is completed already.")
             self._add_scores(connection, run_id, found)
             usage = total_usage(result.token_usage for result in found)
@@ -283,11 +287,11 @@ class SqlRepository(EvaluationRepository):
         if rows:
             connection.execute(insert(EvaluationScore), rows)
 
-    def _known_run(self, connection: Connection, run_id: UUID) -> Any:
-        """The row of an evaluation. Raises `StoreError` if there is none."""
-        found = connection.execute(
-            select(EvaluationRun.__table__).where(EvaluationRun.id == run_id)
-        ).one_or_none()
+    def _known_run(self, connection: Connection, run_id: UUID, *, alone: bool = False) -> Any:
+        """The row of an evaluation, which no other transaction changes if `alone`. Raises `StoreError` if there is
+        none."""
+        query = select(EvaluationRun.__table__).where(EvaluationRun.id == run_id)
+        found = connection.execute(query.with_for_update() if alone else query).one_or_none()
         if found is None:
             raise StoreError(f"{shown(self._where)!r} has no evaluation {run_id}.")
         return found
@@ -326,6 +330,7 @@ class SqlRepository(EvaluationRepository):
                     f"evaluation {run_id} is {run.status}; only a completed one can be a baseline."
                 )
             if is_baseline:
+                self._alone(connection, run.agent_id)
                 marked = select(EvaluationRun.id, EvaluationRun.dimensions).where(
                     EvaluationRun.agent_id == run.agent_id, EvaluationRun.is_baseline
                 )
@@ -412,6 +417,7 @@ class SqlRepository(EvaluationRepository):
                     f"set_config: {name!r} is not a setting of GateConfig.{nearest(name, SETTINGS)}"
                 )
         with self._writing() as connection:
+            self._alone(connection, agent_id)
             base = self._config(connection, agent_id)
             new = replace(config or base, **changes)
             values = {name: getattr(new, name) for name in SETTINGS} | {"updated_at": self._now()}

@@ -7,7 +7,7 @@ import pickle
 import sqlite3
 import subprocess
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -214,6 +214,42 @@ def test_a_new_baseline_takes_the_place_of_the_older_one(repository: SqlReposito
     assert {run.id for run in repository.runs() if run.is_baseline} == {others[0], both}
     newest = marked("ilka", "fluency")
     assert {run.id for run in repository.runs() if run.is_baseline} == {others[0], both, newest}
+
+
+def test_of_baselines_that_are_marked_at_once_one_is_left(place: str) -> None:
+    with SqlRepository(place) as repository, ThreadPoolExecutor(8) as threads:
+        repository.add_agent("ilka")
+        for _ in range(5):
+            runs = [repository.start_run("ilka", ["fluency"]) for _ in range(8)]
+            for run in runs:
+                repository.finish_run(run)
+            list(threads.map(repository.mark_baseline, runs))
+            assert sum(run.is_baseline for run in repository.runs("ilka")) == 1
+
+
+def test_what_is_changed_at_once_is_changed_one_after_another(place: str) -> None:
+    """Two changes of settings are both kept, and an evaluation is finished once."""
+    with SqlRepository(place) as other, ThreadPoolExecutor(1) as thread:
+        other.add_agent("ilka")
+        run = other.start_run("ilka", ["fluency"])
+        beside: list[Future[Any]] = []
+
+        def now() -> datetime:
+            if len(beside) < len(doing):
+                beside.append(thread.submit(doing[-1]))
+                wait(beside[-1:], timeout=0.3)  # it waits for the change here, where it must
+            return datetime.now(UTC)
+
+        doing: list[Any] = [lambda: other.set_config("ilka", judge_timeout=9.0)]
+        with SqlRepository(place, now=now) as repository:
+            repository.set_config("ilka", enable_regeneration=False)
+            beside[0].result()
+            doing.append(lambda: other.finish_run(run))
+            repository.finish_run(run)
+        with pytest.raises(StoreError, match="is completed already"):
+            beside[1].result()
+        config = other.config("ilka")
+        assert (config.judge_timeout, config.enable_regeneration) == (9.0, False)
 
 
 def test_mistakes_name_the_remedy(repository: SqlRepository) -> None:
