@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, replace
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from uuid import NAMESPACE_OID, UUID, uuid5
 
@@ -436,8 +437,9 @@ class SqlRepository(EvaluationRepository):
             for some in (ids[at : at + _AT_ONCE] for at in range(0, len(ids), _AT_ONCE)):
                 for known in connection.execute(select(Message.id).where(Message.id.in_(some))).scalars():
                     del rows[known]
-            new = list(rows.values())
-            runs = dict.fromkeys(row["run_id"] for row in new if row["run_id"] is not None)
+            # In one order: two that store the same would else wait for each other.
+            new = sorted(rows.values(), key=itemgetter("id"))
+            runs = sorted({row["run_id"] for row in new if row["run_id"] is not None})
             if runs:
                 self._upsert(connection, Run, [{"id": run, "created_at": self._now()} for run in runs])
             if new:

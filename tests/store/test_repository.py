@@ -216,6 +216,19 @@ def test_a_new_baseline_takes_the_place_of_the_older_one(repository: SqlReposito
     assert {run.id for run in repository.runs() if run.is_baseline} == {others[0], both, newest}
 
 
+def test_messages_that_are_stored_at_once_in_another_order_are_stored_once(place: str) -> None:
+    """In PostgreSQL each of the two waited for a row of the other, and one was refused."""
+    with SqlRepository(place) as repository, ThreadPoolExecutor(4) as threads:
+        repository.add_agent("ilka")
+        for hour in range(5):
+            messages = [
+                AgentMessage(agent_id="ilka", text=f"word {n}", at=NOW + hour * HOUR, run_id=uuid4())
+                for n in range(200)
+            ]
+            list(threads.map(repository.add_messages, [messages, messages[::-1]] * 2))
+            assert len(repository.messages("ilka")) == 200 * (hour + 1)
+
+
 def test_of_baselines_that_are_marked_at_once_one_is_left(place: str) -> None:
     with SqlRepository(place) as repository, ThreadPoolExecutor(8) as threads:
         repository.add_agent("ilka")
