@@ -221,7 +221,11 @@ def load_suite(
         # Its other parts are read all the same, so that their mistakes are reported, too.
         mistakes += error.mistakes
         unread = frozenset(found.group() for mistake in mistakes if (found := _PART.match(mistake.path)))
-        sound = {name: part for name, part in document.data.items() if name not in unread}
+        sound = {
+            name: part
+            for name, part in document.data.items()
+            if name in SuiteFile.model_fields and name not in unread
+        }
         suite = SuiteFile.model_validate({"suite": "unnamed", **sound})
     known = {**suite.models, **(models or {})}
     with models_unasked("replay") if replay else nullcontext():

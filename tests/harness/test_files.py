@@ -276,6 +276,7 @@ def changed(old: str, new: str) -> str:
             "cases[1].id: expected one of from, got",
         ),
         (changed("suite: refunds", "suite: [refunds]"), "suite.yaml:1: suite: expected a text"),
+        (f"{SUITE}gate.baseline: b.json\n", "gate.baseline: expected one of cache, cases"),
         ("- a\n", "suite.yaml:1: expected a mapping"),
         ("", "suite.yaml:1: expected a mapping, got an empty file"),
     ],
