@@ -496,12 +496,14 @@ def _check(file: str, line: Any) -> None:
     ]
     if not all(map(is_mapping, parts)):
         raise ValueError("a line whose target, answer, judge, parts or details are no JSON object")
-    texts = [found[name] for name in ("key", "case", "row") if name in found]
+    texts = [found[name] for name in ("key", "case", "row", "recorded") if name in found]
     numbers = [found[name] for name in ("repeat", "vote") if name in found]
     if not (
         all(isinstance(each, str) for each in texts) and all(is_whole(each, least=0) for each in numbers)
     ):
-        raise ValueError("a line whose key, case or row is no text, or whose repeat or vote is no number")
+        raise ValueError(
+            "a line whose key, case, row or day is no text, or whose repeat or vote is no number"
+        )
     if file == "answers.jsonl":
         _check_answer(found["answer"])
     if file != "answers.jsonl" and not is_judgement(found):
@@ -510,7 +512,7 @@ def _check(file: str, line: Any) -> None:
 
 def _check_answer(answer: Mapping[str, Any]) -> None:
     usage, scores = answer.get("usage", {}), answer.get("evaluations", [])
-    is_known = answer.get("status", "completed") in get_args(Status) and is_mapping(usage) and is_list(scores)
+    is_known = answer.get("status") in get_args(Status) and is_mapping(usage) and is_list(scores)
     if not (is_known and all(map(is_mapping, (*usage.values(), *scores)))):
         raise ValueError("an answer whose status, usage or evaluations have another form")
 

@@ -23,6 +23,7 @@ from arbiter.harness import Case, CaseRun, Limits, Score, Suite
 from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.exports import FORMATS, ExportOptions, Rewards, export_run
 from arbiter.harness.exports.forms import part_of
+from arbiter.harness.journal import run_folder
 from arbiter.personas import AdherenceEvaluator, FluencyEvaluator, Persona, PersonaGate
 from arbiter.verdicts import Correction
 from tests.harness.test_eval_command import Said
@@ -570,6 +571,15 @@ def test_a_run_without_results_or_with_files_there_is_refused(project: Path) -> 
         export_run("last", "steps", out="here")
     with pytest.raises(ConfigurationError, match="there is no run 'nope'"):
         export_run("nope", "steps")
+
+
+@pytest.mark.parametrize("field", ["nodes", "as_expected"])
+def test_a_journal_of_another_form_is_a_sentence(field: str, project: Path) -> None:
+    suite().run()
+    journal = run_folder("last") / "journal.jsonl"
+    journal.write_text(journal.read_text().replace(f'"{field}":', '"other":'))
+    with pytest.raises(ConfigurationError, match="are not as it wrote them"):
+        export_run("last", "steps")
 
 
 def test_the_command_writes_the_files(sums: Path) -> None:

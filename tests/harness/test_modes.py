@@ -875,6 +875,8 @@ def test_lines_of_another_format_stay_until_they_are_recorded_again() -> None:
     [
         {"key": []},
         {"case": None},
+        {"recorded": []},
+        {"answer": {}},
         {"answer": {"status": "done"}},
         {"answer": {"status": "completed", "evaluations": 5}},
         {"answer": {"status": "completed", "usage": {"m": 5}}},

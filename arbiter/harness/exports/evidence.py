@@ -13,7 +13,7 @@ from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.cases import Case
 from arbiter.harness.gate import covers
 from arbiter.harness.identity import of_row
-from arbiter.harness.journal import Written, node_runs_in, reading
+from arbiter.harness.journal import Written, node_runs_in
 from arbiter.harness.measures import Measure
 from arbiter.harness.results import CaseResult
 from arbiter.harness.scores import Score
@@ -82,9 +82,8 @@ class Evidence:
     def read(cls, folder: Path) -> Evidence:
         """The evidence in the folder of a run. Raises `ConfigurationError` if the run has no results."""
         written = Written.read(folder)
-        with reading(folder):
-            cases = {case.id: case for case in (Case(**each) for each in written.head["cases"])}
-            measures = [Measure.of(each) for each in written.head["measures"]]
+        cases = {case.id: case for case in (Case(**each) for each in written.head["cases"])}
+        measures = [Measure.of(each) for each in written.head["measures"]]
         nodes = node_runs_in(folder)
         runs = [
             Run(

@@ -17,7 +17,7 @@ from arbiter.harness.exports.files import ending, write_rows
 from arbiter.harness.exports.forms import FORMS, ExportOptions, File, part_of
 from arbiter.harness.exports.rewarding import Rewards
 from arbiter.harness.files import suite_files
-from arbiter.harness.journal import FOLDER, run_folder
+from arbiter.harness.journal import FOLDER, reading, run_folder
 from arbiter.harness.writing import write_whole
 
 FORMATS = tuple(FORMS)
@@ -50,13 +50,14 @@ def export_run(
         raise ConfigurationError(f"to is {to!r}; expected one of {', '.join(FORMS)}.{nearest(to, FORMS)}")
     form, given = FORMS[to], options or ExportOptions()
     given.check(to)
-    evidence = Evidence.read(run_folder(run, Path(folder)))
-    evidence.check_rows(given.rows)
+    tables: dict[str, tuple[File, list[dict[str, Any]]]] = {}
+    with reading(place := run_folder(run, Path(folder))):
+        evidence = Evidence.read(place)
+        evidence.check_rows(given.rows)
+        for file in form.files:
+            tables |= _tables(file, evidence, given, ending(lines=form.lines))
     place = _default_place(evidence.suite, to) if out is None else Path(out)
     texts = {"reward.py": _reward_text(evidence, given, place)} if form.has_reward else {}
-    tables: dict[str, tuple[File, list[dict[str, Any]]]] = {}
-    for file in form.files:
-        tables |= _tables(file, evidence, given, ending(lines=form.lines))
     if there := sorted(name for name in (*tables, *texts) if (place / name).exists()):
         raise ConfigurationError(f"{place / there[0]} is there already. Delete it, or choose another folder.")
     try:
