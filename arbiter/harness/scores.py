@@ -206,6 +206,7 @@ def _fault(score: Score) -> str | None:
 
 
 _TEXTS = ("label", "reason", "node", "model")
+_PLAIN_PARTS = ("usage", "calls", "step", "duration", "sample_size", "used_for_control")
 
 
 def _unwritable(score: Score) -> str | None:
@@ -221,7 +222,7 @@ def _unwritable(score: Score) -> str | None:
     for number in (*score.votes, *([] if score.raw is None else [score.raw])):
         if not is_numeric(number) or not math.isfinite(number):
             return f"has {number!r:.80} in votes or raw; expected finite numbers"
-    for name in ("usage", "calls", "step", "duration", "sample_size", "elements", "propositions"):
+    for name in (*_PLAIN_PARTS, "elements", "propositions"):
         try:
             if value := getattr(score, name):
                 canonical(dict(value) if name in ("elements", "propositions") else value)

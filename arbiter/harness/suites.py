@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
@@ -531,11 +531,12 @@ def _kept(
     }
 
 
-def _evaluators(given: Iterable[NodeEvaluator | str]) -> tuple[NodeEvaluator | str, ...]:
-    found = (given,) if isinstance(given, str | NodeEvaluator) else tuple(given)
+def _evaluators(given: Any) -> tuple[NodeEvaluator | str, ...]:
+    are_several = hasattr(given, "__iter__") and not isinstance(given, str)
+    found: tuple[Any, ...] = tuple(given) if are_several else (given,)
     names: set[str] = set()
     for each in found:
-        if not isinstance(each, str | NodeEvaluator):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(each, str | NodeEvaluator):
             raise RegistrationError(
                 f"evaluators has {each!r:.80}; expected a NodeEvaluator or the name of one. Functions of a whole run "
                 "are scorers."

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -73,6 +73,7 @@ UNTYPED: Any = Score
         (Score("tone", 0.5, votes=("a",)), "in votes or raw"),  # type: ignore[arg-type]
         (Score("tone", 0.5, raw=float("nan")), "in votes or raw"),
         (Score("tone", 0.5, usage={"calls": object()}), "has a usage that is not JSON"),
+        (Score("tone", 0.5, used_for_control=cast(Any, object())), "has a used_for_control that is not JSON"),
         (UNTYPED("tone", 0.5, scale=(0.5, 0.5)), "the lower one first"),
         (UNTYPED("tone", 0.5, node=object()), "has a node of type object"),
         (UNTYPED("tone", 0.5, votes=iter([0.5])), "has votes of type"),

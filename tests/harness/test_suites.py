@@ -403,6 +403,7 @@ def test_an_object_that_is_not_a_scorer_is_refused(scorers: Any, said: str) -> N
         ({"cases": [*CAPITALS, CAPITALS[0]]}, "two cases have the id 'france'"),
         ({"cases": [Case("", 1), Case("", 1)]}, "two cases without ids have the same input"),
         ({"cases": ["a"]}, "has 'a' as a case"),
+        ({"evaluators": None}, "evaluators has None; expected a NodeEvaluator"),
         ({"cases": Case("a", 1)}, r"cases is Case\(id='a'.*; expected cases"),
     ],
 )
