@@ -25,6 +25,7 @@ from arbiter.harness.files import SCHEMA, load_suite, suite_files, suite_schema
 from arbiter.harness.gate import covers
 from arbiter.harness.journal import plain_fields
 from arbiter.harness.recordings import Recording
+from arbiter.harness.reports.page import template
 from arbiter.harness.reports.report import FORMS, Report
 from arbiter.harness.results import COMPLETED, EXPECT
 from arbiter.harness.runs import Run
@@ -47,6 +48,8 @@ def _check(options: Options) -> None:
         )
     if options.out is not None:
         check_place(options.out, FORMS)
+    if options.format == "html" or (options.out is not None and options.out.suffix == ".html"):
+        template()  # without its package, the run would be paid for and not shown
     if options.allow_stale and options.mode != "mock":
         raise ConfigurationError("--allow-stale is for --mock.")
     if options.retry_errors and options.resume is None:

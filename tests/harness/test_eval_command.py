@@ -309,6 +309,16 @@ def test_a_case_is_shown_line_by_line(files: Path) -> None:
     assert "  output one\n    two \\u001b[2J\n" in shown
 
 
+@pytest.mark.parametrize("options", [("--format", "html"), ("--out", "report.html")])
+def test_a_page_without_its_package_is_refused_before_a_case_runs(
+    files: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    said = Said("run", *options)
+    assert (said.code, "pip install 'arbiteros[report]'" in said.err) == (2, True)
+    assert not (files / ".arbiter").exists()
+
+
 def test_an_empty_label_is_shown(files: Path) -> None:
     Suite("kinds", [Case("a", 1)], scorers={"kind": lambda run: ""}).run({"a": ""})
     assert 'labels   kind: "" 1' in Said("show").out

@@ -20,6 +20,11 @@ WIDTH = 200
 
 def render(report: Report) -> str:
     """One HTML file with all cases. Texts of models and users are escaped."""
+    return str(template().render(values_of(report)))
+
+
+def template() -> Any:
+    """The template of a page. Raises `ConfigurationError` without its package."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ModuleNotFoundError:
@@ -32,7 +37,7 @@ def render(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters["shown"] = shown
-    return environment.get_template("page.html.jinja").render(values_of(report))
+    return environment.get_template("page.html.jinja")
 
 
 def values_of(report: Report) -> dict[str, Any]:
