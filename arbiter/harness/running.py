@@ -108,6 +108,7 @@ class Session:
         self.workers = 0
         self._scorers = scorers
         self._evaluators = target.evaluators
+        self._names = {each.name for each in scorers} | {each.name for each in target.evaluators}
         self.journal: Wire | None = None
         self.judging = judging
         self._has_budget = any(
@@ -268,7 +269,7 @@ class Session:
                 known = None if kept is None else kept.scores.get(by)
                 is_known = known is not None
                 if known is None:
-                    known = tuple((yield from judging))
+                    known = tuple(self._own(score, by) for score in (yield from judging))
                 last = (by, known) if is_new or not is_known else None
                 if by == EVALUATIONS and kept is None and self._tape is not None:
                     judged(answer, known)
@@ -284,6 +285,12 @@ class Session:
             self.target.end(thread_id)
             self.judging.end(thread_id)
             self.leave()
+
+    def _own(self, score: Score, by: str) -> Score:
+        """A score of a scorer; an error if it has the row of another one, whose mean would be that of both."""
+        if score.name == by or by == EVALUATIONS or score.name not in self._names:
+            return score
+        return failed(by, f"returned {score.name!r}, which is the row of another one; rename one of them")
 
     def leave(self) -> None:
         """Note that a claimed case × repeat is no longer running."""

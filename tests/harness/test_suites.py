@@ -8,7 +8,7 @@ import io
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, ItemsView, Iterator
+from collections.abc import AsyncIterator, Callable, ItemsView, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -330,6 +330,18 @@ def test_a_scorer_that_fails_leaves_the_other_scores_of_its_case() -> None:
     assert report.rows["style.brief"].cases == {"france": (1.0,), "spain": (1.0,)}
     assert missing(report, "style.tone") == {"error": 2}
     assert list(report.rows) == ["broken", "right", "style.brief", "style.tone", "completed"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_part_of_a_score_cannot_have_the_row_of_another_scorer(order: int) -> None:
+    scorers: dict[str, Callable[[CaseRun], Any]] = {
+        "style.tone": lambda run: 0.2,
+        "style": lambda run: {"tone": 0.8, "all": 1.0},
+    }
+    report = Suite("styles", CAPITALS, scorers=dict([*scorers.items()][::order])).run(capital)
+    assert (report.rows["style.tone"].mean, report.rows["style.all"].mean) == (0.2, 1.0)
+    reasons = [score.reason for score in report.results[0].scores if score.outcome == "error"]
+    assert reasons == ["returned 'style.tone', which is the row of another one; rename one of them"]
 
 
 def test_a_scorer_of_labels_has_no_row_and_leaves_the_run_decided() -> None:
