@@ -56,7 +56,7 @@ from arbiter._weaving.govern import (
     schemas_of,
     warn_of_other_rules,
 )
-from arbiter._weaving.graph import Rules, facts_channel_of, weave
+from arbiter._weaving.graph import Rules, bound_graph, facts_channel_of, weave, with_graphs
 from arbiter._weaving.tools import HeldTools
 from arbiter.advice import Advisor, CorrectionGate
 from arbiter.errors import (
@@ -603,9 +603,10 @@ class ArbiterOS:
         """A governed copy of a compiled graph, a builder (which is compiled first), a function or a Runnable.
 
         `instructions` and `schemas` are mappings by node name; a node of a subgraph is `parent:child`. For a
-        function or a Runnable, `instruction` is its instruction and `schemas` its own pair. A Runnable that is no
-        compiled graph, such as a `RemoteGraph`, is one step, and its copy has the methods of every Runnable only.
-        The original does not change.
+        function or a Runnable, `instruction` is its instruction and `schemas` its own pair. A binding such as
+        `graph.with_retry()` is governed as its graph. Any other Runnable, such as `graph | parser` or a
+        `RemoteGraph`, is one step around the nodes of its graphs, and its copy has the methods of every Runnable
+        only. The original does not change.
         """
         graph: Any = target
         if isinstance(target, StateGraph):
@@ -616,9 +617,18 @@ class ArbiterOS:
                     "instruction= is for a function; a graph takes instructions={'node': ...}."
                 )
             return self._govern_graph(graph, instructions, schemas)
+        if instruction is None and (instructions is not None or schemas is None) and self._is_bound(target):
+            return with_graphs(target, lambda graph: self._govern_graph(graph, instructions, schemas))
         if instructions is not None:
             raise ConfigurationError("instructions= is for a graph; a function takes instruction=.")
         return self._govern_callable(target, instruction, schemas, self._functions)
+
+    def _is_bound(self, target: Any) -> bool:
+        """True for a graph in bindings, unless they are labelled as one step or another `ArbiterOS` governs it."""
+        channel = facts_channel_of(graph := bound_graph(target))
+        return (
+            graph is not None and label_of(target) is None and (channel is None or channel.core is self._core)
+        )
 
     def _govern_graph(
         self,
@@ -676,11 +686,9 @@ class ArbiterOS:
             self._named.add(found)
         self._coverage.add([(name, found)])
         governed = Governed(core, name, found, shapes, HeldTools(body))
-        return (
-            GovernedRunnable(governed, body)
-            if isinstance(target, Runnable)
-            else govern_function(governed, target)
-        )
+        if isinstance(target, Runnable):
+            return GovernedRunnable(governed, with_graphs(body, self._remembered))
+        return govern_function(governed, target)
 
     def lint(
         self,
@@ -750,26 +758,29 @@ class ArbiterOS:
                     "instruction= is for a function; govern the graph with instructions={...} first."
                 )
             return self._remembered(target), config
-        if isinstance(target, GovernedRunnable):
-            return target, config
+        if instruction is None and self._is_bound(target):
+            return with_graphs(target, self._remembered), config
         if not callable(target) and (callable(state) or isinstance(state, StateGraph | Runnable)):
             given = cast(object, state)
             raise NotAGraphError(
                 f"the state comes first, as in execute(state, graph); got {type(given).__name__} and {target!r:.80}."
             )
-        if callable(target) and not isinstance(target, Runnable | type):
+        is_function = callable(target) and not isinstance(target, Runnable | type)
+        if is_function:
             label = label_of(target)
             # As for a node of a graph, config, runtime, store and writer are injected by name.
             runnables: Any = langgraph_runnables
             target = runnables.coerce_to_runnable(target, name=_name_of(target), trace=False)
             if label is not None:
                 attach(target, label)
-            runtime = Runtime(context=context)
+        if is_function or context is not None:
             config = {**(config or {})}
             config["configurable"] = {
                 **config.get("configurable", {}),
-                "__pregel_runtime": runtime,
+                "__pregel_runtime": Runtime(context=context),
             }
+        if isinstance(target, GovernedRunnable):
+            return target, config
         if isinstance(target, Runnable):
             self._check_names([_name_of(target)])
         return self._govern_callable(target, instruction, None, self._steps), config
@@ -830,7 +841,7 @@ def _unchecked(plan: Plan, config: RunnableConfig | None) -> None:
 
 
 def _context(runnable: Any, context: Any) -> dict[str, Any]:
-    return {"context": context} if context is not None and isinstance(runnable, Pregel) else {}
+    return {"context": context} if context is not None and bound_graph(runnable) is not None else {}
 
 
 def _fingerprint(graph: Any) -> dict[Any, Any]:

@@ -22,7 +22,7 @@ from arbiter._lifecycle.evaluations import owner_of
 from arbiter._lifecycle.outcomes import unusable
 from arbiter._lifecycle.registry import Registry
 from arbiter._lifecycle.runs import Schemas
-from arbiter._weaving.graph import NodeRule, Rules, facts_channel_of, governed_nodes, subgraph_of, targets_of
+from arbiter._weaving.graph import NodeRule, Rules, facts_channel_of, governed_nodes, subgraphs_of, targets_of
 from arbiter.advice import Advisor, CorrectionGate
 from arbiter.errors import (
     ArbiterWarning,
@@ -164,7 +164,7 @@ def levels(
 
 def _graphs_in(graph: Graph) -> Iterator[tuple[str, Graph]]:
     for name, node in governed_nodes(graph).items():
-        if (inner := subgraph_of(node)) is not None:
+        for inner in subgraphs_of(node):
             yield name, inner
 
 
@@ -230,7 +230,9 @@ def rules_for(
     for key, value in shaped.given.items():
         shaped.given[key] = schemas_of(value, f"node {key!r}")
 
-    fitting = {path: _packs_of(level, packs) for path, level in levels(graph, every=True)}
+    fitting: dict[tuple[str, ...], list[BindingPack]] = {}
+    for path, level in levels(graph, every=True):
+        fitting.setdefault(path, []).extend(_packs_of(level, packs))
 
     def rule(path: tuple[str, ...], name: str, node: PregelNode) -> NodeRule:
         label = label_of(node.bound)
@@ -249,7 +251,7 @@ def rules_for(
             ":".join((*path, name))
             for path, level in levels(graph)
             for name, node in governed_nodes(level).items()
-            if rule(path, name, node).instruction is None and subgraph_of(node) is None
+            if rule(path, name, node).instruction is None and not subgraphs_of(node)
         ]
         if bare:
             raise ConfigurationError(

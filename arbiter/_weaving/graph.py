@@ -8,6 +8,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableSequence
@@ -63,16 +64,20 @@ def targets_of(graph: Pregel[Any, Any, Any, Any]) -> frozenset[str]:
     return frozenset({*names, END}) if names else frozenset()
 
 
-def subgraph_of(node: PregelNode) -> Pregel[Any, Any, Any, Any] | None:
-    """The graph that is the node's body, or a step of it."""
-    return _graph_in(node.bound)
+def subgraphs_of(node: PregelNode) -> list[Pregel[Any, Any, Any, Any]]:
+    """The graph that is the node's body, or the graphs that are steps of it."""
+    return _graphs_in(node.bound)
 
 
-def _graph_in(body: Any) -> Pregel[Any, Any, Any, Any] | None:
-    for part in _parts(body):
-        if isinstance(part, _GRAPH):
-            return cast(Pregel[Any, Any, Any, Any], part)
-    return None
+def _graphs_in(body: Any) -> list[Pregel[Any, Any, Any, Any]]:
+    return [part for part in _parts(body) if isinstance(part, _GRAPH)]
+
+
+def bound_graph(target: Any) -> Pregel[Any, Any, Any, Any] | None:
+    """The graph in bindings, such as those of `graph.with_retry()`; None if there is no graph in them."""
+    while isinstance(target, _BINDING):
+        target = target.bound
+    return target if isinstance(target, _GRAPH) else None
 
 
 def _parts(bound: Any) -> list[Any]:
@@ -102,11 +107,11 @@ def weave(
                 woven.__dict__["node"] = node.copy({"writers": starts}).node
         else:
             rule = rules(path, name, node)
-            body = _woven_body(node.bound, core, rules, (*path, name))
+            body = with_graphs(node.bound, partial(weave, core=core, rules=rules, path=(*path, name)))
             woven.__dict__["node"] = _woven(whole, name, node, rule, core, body)
-            if node.subgraphs and (inner := _graph_in(body)) is not None:
+            if node.subgraphs and (inner := _graphs_in(body)):
                 # `update_state` inside the subgraph saves its channels, so the hidden one must be there.
-                woven.subgraphs = [inner]
+                woven.subgraphs = inner[:1]
             if node.retry_policy:
                 woven.retry_policy = denials_stand(node.retry_policy)
             if node.cache_policy is not None:
@@ -194,7 +199,7 @@ def _woven(
         fields=whole.channels if isinstance(node.channels, list) else frozenset(),
         retry=denials_stand(node.retry_policy or whole.retry_policy),
         commits=bool(gated) and isinstance(gated[0], GatedWrite),
-        is_subgraph=subgraph_of(node) is not None,
+        is_subgraph=bool(subgraphs_of(node)),
         keeps_writes=whole.keeps_writes,
     )
     sequence = node.copy({"bound": wrapper, "writers": [*steps, *gated]}).node
@@ -205,16 +210,16 @@ def _writers(node: PregelNode) -> Sequence[Runnable[Any, Any]]:
     return cast(Sequence[Runnable[Any, Any]], cast(Any, node).flat_writers)
 
 
-def _woven_body(bound: Any, core: Core, rules: Rules, path: tuple[str, ...]) -> Any:
-    """The body with its graphs governed."""
-    if isinstance(bound, _GRAPH):
-        return bound if facts_channel_of(bound) is not None else weave(bound, core, rules, path)
-    if not any(isinstance(part, _GRAPH) for part in _parts(bound)):
-        return bound
-    if isinstance(bound, _SEQUENCES):
-        steps = [_woven_body(step, core, rules, path) for step in bound.steps]
-        return type(bound)(*steps, name=bound.name)
-    return bound.model_copy(update={"bound": _woven_body(bound.bound, core, rules, path)})
+def with_graphs(body: Any, govern: Callable[[Any], Any]) -> Any:
+    """The body with each graph in it governed, apart from those that are governed already."""
+    if isinstance(body, _GRAPH):
+        return body if facts_channel_of(body) is not None else govern(body)
+    if not _graphs_in(body):
+        return body
+    if isinstance(body, _SEQUENCES):
+        steps = [with_graphs(step, govern) for step in body.steps]
+        return type(body)(*steps, name=body.name)
+    return body.model_copy(update={"bound": with_graphs(body.bound, govern)})
 
 
 def _own_cache(policy: Any, core: Core, name: str, rule: NodeRule, targets: frozenset[str]) -> Any:

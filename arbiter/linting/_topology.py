@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -13,7 +13,7 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
 from arbiter._contracts import Contract
-from arbiter._weaving.graph import Rules, governed_nodes, subgraph_of, targets_of
+from arbiter._weaving.graph import Rules, governed_nodes, subgraphs_of, targets_of
 from arbiter.checkers._steps import Step
 from arbiter.instructions import Instruction
 from arbiter.linting._code import Look, look_at
@@ -24,13 +24,15 @@ _COMBINATIONS = 64
 @dataclass(slots=True, kw_only=True)
 class Node:
     """`full` is its name with those of the parent nodes, "parent:child"; `inner` is the graph that is its
-    body. `reads` are the fields of its input and `writes` those that it may write, None if they are unknown.
+    body, or the first one in its sequence, and `later` are the others. `reads` are the fields of its input and
+    `writes` those that it may write, None if they are unknown.
     """
 
     name: str
     full: str
     instruction: Instruction | None
     inner: Level | None = None
+    later: Sequence[Level] = ()
     pauses: bool = False
     deferred: bool = False
     handles_errors: bool = False
@@ -120,8 +122,9 @@ class Level:
     def levels(self) -> Iterator[Level]:
         yield self
         for node in self.nodes.values():
-            if node.inner is not None:
-                yield from node.inner.levels()
+            for inner in (node.inner, *node.later):
+                if inner is not None:
+                    yield from inner.levels()
 
     @property
     def sends(self) -> bool:
@@ -222,13 +225,14 @@ def read_graph(
     )
     looks: dict[str, Look] = {}
     for name, node in governed_nodes(graph).items():
-        inner = subgraph_of(node)
+        inner = [read_graph(each, rules, policies, (*path, name)) for each in subgraphs_of(node)]
         looks[name] = look = look_at(node.bound)
         level.nodes[name] = Node(
             name=name,
             full=":".join((*path, name)),
             instruction=rules(path, name, node).instruction,
-            inner=None if inner is None else read_graph(inner, rules, policies, (*path, name)),
+            inner=next(iter(inner), None),
+            later=inner[1:],
             pauses=look.pauses or _stops_at(graph, name),
             deferred=bool(getattr(specs.get(name), "defer", False)),
             handles_errors=bool(getattr(specs.get(name), "is_error_handler", False)),

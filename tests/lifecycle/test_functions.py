@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, cast
@@ -19,7 +20,7 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
-from langgraph.runtime import Runtime
+from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
@@ -98,6 +99,74 @@ def test_execute_and_aexecute_other_kinds() -> None:
         assert arbiter_os.execute({"x": 1}, kind) == {"x": 2}
     for kind in [*sync_kinds, later]:
         assert asyncio.run(arbiter_os.aexecute({"x": 1}, kind)) == {"x": 2}
+
+
+def same(state: Any) -> Any:
+    return state
+
+
+BINDINGS: dict[str, Callable[[Any], Any]] = {
+    "bind": lambda graph: graph.bind(),
+    "with_retry": lambda graph: graph.with_retry(),
+    "with_types": lambda graph: graph.with_types(),
+}
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    **BINDINGS,
+    "first": lambda graph: graph | same,
+    "last": lambda graph: RunnableLambda(same) | graph,
+    "retried": lambda graph: RunnableLambda(same) | graph.with_retry(),
+}
+
+
+@MODES
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_the_nodes_of_a_graph_in_a_runnable_are_governed(wrapper: str, mode: str) -> None:
+    """`graph.with_retry()` and `graph | parser` have the graph's nodes, so a rule for one of them holds."""
+    pay = Spy("pay")
+    graph = chain(pay)
+    wrapped = WRAPPERS[wrapper](graph)
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("never", lambda history: False, target_nodes=["pay"]))
+    with pytest.raises(PolicyViolationError, match="'pay'"):
+        run(arbiter_os.govern(wrapped), {"log": []}, mode=mode)
+    with pytest.raises(PolicyViolationError, match="'pay'"):
+        if mode == "sync":
+            arbiter_os.execute({"log": []}, wrapped)
+        else:
+            asyncio.run(arbiter_os.aexecute({"log": []}, wrapped))
+    assert not pay.calls
+
+
+@pytest.mark.parametrize("wrapper", BINDINGS)
+def test_a_graph_in_a_binding_is_governed_as_the_graph(wrapper: str) -> None:
+    """It streams, keeps its thread and asks, takes instructions by node, and is no step of its own."""
+    graph = chain(Spy("pay"), checkpointer=InMemorySaver())
+    arbiter_os = ArbiterOS()
+    ask = Check("ask", lambda history: Verdict.ask("may it?"), target_instructions=[TOOL_CALL])
+    arbiter_os.add_policy_checker(ask)
+    app = arbiter_os.govern(BINDINGS[wrapper](graph), {"pay": TOOL_CALL})
+    (asked,) = app.stream({"log": []}, thread("1"), stream_mode="updates")
+    assert asked["__interrupt__"][0].value["node"] == "pay"
+    assert arbiter_os.execute(Command(resume="approve"), app, thread("1")) == {"log": ["pay"]}
+    assert [item.node for item in arbiter_os.history_of(thread_id="1").items()] == ["pay"]
+    assert arbiter_os.govern(app) is not graph
+    other = ArbiterOS()
+    assert other.govern(app, instruction=GENERATE).invoke(None, thread("1")) == {"log": ["pay"]}
+    assert [item.instruction for item in other.history.items()] == [GENERATE]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_context_reaches_the_nodes_of_a_graph_in_a_runnable(wrapper: str) -> None:
+    def look(state: State, runtime: Runtime[Any]) -> Any:
+        return {"log": [runtime.context]}
+
+    graph = chain(look)
+    wrapped = WRAPPERS[wrapper](graph)
+    arbiter_os = ArbiterOS()
+    for target in (wrapped, arbiter_os.govern(wrapped)):
+        assert arbiter_os.execute({"log": []}, target, context="us") == {"log": ["us"]}
+    said = arbiter_os.execute({}, RunnableLambda(lambda _: get_runtime().context), context="us")
+    assert said == "us"
 
 
 def test_execute_a_graph_weaves_once() -> None:

@@ -256,6 +256,19 @@ def test_a_rule_for_no_function_is_one_warning_at_the_first_call() -> None:
     assert "there is no node 'elsewhere'" in texts[0]
 
 
+def test_a_node_of_the_second_graph_of_a_sequence_is_a_node() -> None:
+    """A rule and an instruction may name it, and neither `govern` nor the linter takes it for a misspelt one."""
+    builder = StateGraph(State)
+    builder.add_node("both", chain(Spy("writer")) | chain(Spy("writers")))
+    builder.add_edge(START, "both")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(AtMost("most", 0, target_nodes=["writers"]))
+    app = arbiter_os.govern(builder, {"writers": GENERATE})
+    assert "unknown-node" not in {finding.code for finding in arbiter_os.lint(app)}
+    with pytest.raises(PolicyViolationError, match=r"'writers' \(GENERATE\)"):
+        app.invoke({"log": []})
+
+
 def test_a_misspelt_node_of_a_subgraph_is_an_error() -> None:
     builder = StateGraph(State)
     builder.add_node("team", graph_of("respond"))
