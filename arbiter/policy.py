@@ -266,6 +266,11 @@ class PolicyChecker(Contract):
             raise RegistrationError(
                 f"checker {self.name!r}: observe is async; it is called in place, so write it with def."
             )
+        if iscoroutinefunction(self.handlers) and not self.blocking:
+            raise RegistrationError(
+                f"checker {self.name!r}: handlers is async; it is called in place, so write it with def, "
+                "or declare blocking = True."
+            )
         caught: Any = self.on_caught
         if caught is not None and caught not in get_args(OnCaught):
             raise ConfigurationError(

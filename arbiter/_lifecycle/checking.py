@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -216,31 +216,39 @@ def _watch(run: NodeRun) -> Steps:
         if checker.blocking:
             continue
         try:
-            handlers.extend(_installed(run, checker, call_isolated(run, checker, checker.handlers, run.view)))
-        except Exception as exc:
-            if (stopped := _not_watched(run, checker, exc)) is not None or run.redirect is not None:
-                return stopped
+            answer: Any = call_isolated(run, checker, checker.handlers, run.view)
+        except BaseException as exc:
+            answer = Raised(exc)
+        if (stopped := _install(run, checker, answer, handlers)) is not None or run.redirect is not None:
+            return stopped
     for registration in run.plan.waiting if run.pending_question is None else ():
         checker, answer = registration.contract, (yield Call(registration, (run.view,)))
-        if type(answer) is not Raised:
-            handlers.extend(_installed(run, checker, answer))
-        elif not isinstance(answer.error, Exception):  # the run was cancelled meanwhile
-            run.record.status, run.record.error = "cancelled", describe(answer.error)
-            return answer
-        elif (stopped := _not_watched(run, checker, answer.error)) is not None or run.redirect is not None:
+        if (stopped := _install(run, checker, answer, handlers)) is not None or run.redirect is not None:
             return stopped
     run.handlers = handlers
     return None
 
 
-def _installed(
-    run: NodeRun, checker: PolicyChecker, found: Sequence[BaseCallbackHandler]
-) -> Iterator[BaseCallbackHandler]:
-    for handler in found:
-        if not checker.enforced:
-            yield harmless(handler, run.isolated_config)
-        else:
-            yield stopping(handler, checker, run) if handler.raise_error else handler
+def _install(
+    run: NodeRun, checker: PolicyChecker, answer: Any, handlers: list[BaseCallbackHandler]
+) -> Raised | None:
+    """Add a checker's handlers, or deny for it if it gave none. Returns `Raised` to stop the node."""
+    try:
+        if type(answer) is Raised:
+            raise answer.error
+        for handler in answer:
+            if not checker.enforced:
+                handlers.append(harmless(handler, run.isolated_config))
+            else:
+                handlers.append(stopping(handler, checker, run) if handler.raise_error else handler)
+    except BaseException as exc:
+        is_mistake = isinstance(exc, SyncDriverError) and checker.enforced
+        if isinstance(exc, Exception) and not is_mistake:
+            return _not_watched(run, checker, exc)
+        # Else the run was cancelled, or the checker ends the process.
+        run.record.status, run.record.error = "failed" if is_mistake else "cancelled", describe(exc)
+        return Raised(exc)
+    return None
 
 
 def _not_watched(run: NodeRun, checker: PolicyChecker, error: Exception) -> Raised | None:

@@ -697,27 +697,48 @@ def test_no_exception_of_a_rule_under_audit_ends_the_run(stage: str, shadowed: b
             assert {status for _, status in statuses(arbiter_os)} == {"completed"}
 
 
+class Forgetful(PolicyChecker):
+    def __init__(self, gives: Any, blocking: bool, **options: Any) -> None:
+        super().__init__("forgetful", **options)
+        self.gives, self.blocking = gives, blocking
+
+    def check_before(self, history: History) -> bool:
+        return True
+
+    def handlers(self, history: History) -> Any:
+        return self.gives
+
+
+NO_HANDLERS = pytest.mark.parametrize(
+    ("gives", "blocking"), [([None], False), ([None], True), (None, False), (None, True)]
+)
+
+
 @MODES
+@NO_HANDLERS
+def test_a_checker_that_gives_no_handlers_denies(gives: Any, blocking: bool, mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Forgetful(gives, blocking))
+    app = arbiter_os.govern(chain(calls_a_tool))
+    with pytest.raises(PolicyViolationError, match="a failed check never allows"):
+        run(app, GIVEN, mode=mode)
+    assert arbiter_os.history.item.status == "denied"
+
+
+@MODES
+@NO_HANDLERS
 @pytest.mark.parametrize("shadowed", [False, True])
 def test_a_checker_under_audit_whose_handlers_are_none_leaves_the_run_alone(
-    shadowed: bool, mode: str
+    shadowed: bool, gives: Any, blocking: bool, mode: str
 ) -> None:
     """LangChain would ask the object for `run_inline` inside of the body."""
-
-    class Forgetful(PolicyChecker):
-        def check_before(self, history: History) -> bool:
-            return True
-
-        def handlers(self, history: History) -> Any:
-            return [None]
-
     arbiter_os = ArbiterOS()
-    put(arbiter_os, Forgetful("forgetful"), shadowed)
+    put(arbiter_os, Forgetful(gives, blocking), shadowed)
     app = arbiter_os.govern(chain(calls_a_tool))
     assert run(app, GIVEN, mode=mode)["log"] == ["work"]
     item = arbiter_os.history.item
     if shadowed:
-        assert "no attribute" in item.errors["shadow forgetful"]
+        assert "NoneType" in item.errors["shadow forgetful"]
     else:
         assert item.check_policy_results["forgetful"].kind == "deny"
 

@@ -27,13 +27,14 @@ from arbiter import (
     PolicyChecker,
     PolicyRouter,
     RegistrationError,
+    SyncDriverError,
     ThresholdEvaluator,
     UnknownInstructionError,
     UnknownNodeError,
 )
 from arbiter.errors import ParameterError
 from arbiter.instructions import GENERATE
-from tests.support import MODES, Check, Judge, Route, Spy, State, add, allow, chain, good
+from tests.support import MODES, Check, Judge, Route, Spy, State, add, allow, chain, good, governed, run
 
 
 def refused(kind: type[ArbiterError], *words: str) -> Any:
@@ -311,13 +312,25 @@ def test_caps_and_settings() -> None:
             HistoryPolicyChecker("h", sequence)
 
 
-def test_an_async_observe_is_refused() -> None:
-    async def observe(self: Any, history: Any) -> Any:
+@pytest.mark.parametrize("method", ["observe", "handlers"])
+def test_an_async_method_that_is_called_in_place_is_refused(method: str) -> None:
+    async def later(self: Any, history: Any) -> Any:
         return {}
 
-    counts: Any = type("Counts", (Check,), {"observe": observe})
-    with refused(RegistrationError, "checker 'c': observe is async"):
-        ArbiterOS().add_policy_checker(counts("c", allow))
+    checker: Any = type("Later", (Check,), {method: later})
+    with refused(RegistrationError, f"checker 'c': {method} is async"):
+        ArbiterOS().add_policy_checker(checker("c", allow))
+
+
+def test_async_handlers_of_a_blocking_checker_need_an_async_run() -> None:
+    async def handlers(self: Any, history: Any) -> Any:
+        return []
+
+    checker: Any = type("Later", (Check,), {"handlers": handlers, "blocking": True})
+    _, app = governed(chain(Spy("pay")), checker("c", allow))
+    with pytest.raises(SyncDriverError, match="ainvoke"):
+        app.invoke({"log": []})
+    assert run(app, {"log": []}, mode="async") == {"log": ["pay"]}
 
 
 def test_strict_refuses_a_node_without_instruction() -> None:
