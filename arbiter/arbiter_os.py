@@ -19,7 +19,6 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
-from langgraph.runtime import Runtime
 from langgraph.typing import ContextT, InputT, OutputT, StateT
 
 from arbiter._constitution.functions import (
@@ -57,6 +56,7 @@ from arbiter._weaving.govern import (
     warn_of_other_rules,
 )
 from arbiter._weaving.graph import Rules, bound_graph, facts_channel_of, weave, with_graphs
+from arbiter._weaving.runtimes import with_runtime
 from arbiter._weaving.tools import HeldTools
 from arbiter.advice import Advisor, CorrectionGate
 from arbiter.errors import (
@@ -774,11 +774,7 @@ class ArbiterOS:
             if label is not None:
                 attach(target, label)
         if is_function or context is not None:
-            config = {**(config or {})}
-            config["configurable"] = {
-                **config.get("configurable", {}),
-                "__pregel_runtime": Runtime(context=context),
-            }
+            config = with_runtime(config, context)
         if isinstance(target, GovernedRunnable):
             return target, config
         if isinstance(target, Runnable):

@@ -4,6 +4,8 @@ LangGraph copies the runtime of a run for each of its tasks, and then this copy 
 more, to set the number and the time of the attempt. The copies take about a twentieth of a small step. A task of
 a governed run gets one copy, into which these two are written. The function of a node sees a plain `Runtime`, as
 in a run that is not governed.
+
+A function that is run as one step gets the runtime of the task that calls it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config
 from langgraph._internal._constants import CONF, CONFIG_KEY_CALL, CONFIG_KEY_RUNTIME
 from langgraph.runtime import ExecutionInfo, Runtime
 
@@ -63,3 +67,15 @@ def copy_once(conf: dict[str, Any]) -> None:
     shared: Any = getattr(loop, "config", {}).get(CONF, {})
     if type(runtime := shared.get(CONFIG_KEY_RUNTIME)) is Runtime:
         shared[CONFIG_KEY_RUNTIME] = _copied(runtime, RunRuntime, {})
+
+
+def with_runtime(config: RunnableConfig | None, context: Any) -> RunnableConfig:
+    """The config with a runtime: that of the task which calls this, if there is one, and this context."""
+    found = ensure_config(config)
+    conf = found.get("configurable", {})
+    runtime = conf.get(CONFIG_KEY_RUNTIME)
+    if runtime is None:
+        runtime = Runtime(context=context)
+    elif context is not None:
+        runtime = runtime.override(context=context)
+    return {**found, "configurable": {**conf, CONFIG_KEY_RUNTIME: runtime}}

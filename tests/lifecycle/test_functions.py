@@ -21,6 +21,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime, get_runtime
+from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
@@ -76,6 +77,39 @@ def test_execute_injects_what_a_node_may_ask_for() -> None:
 
     output = ArbiterOS().execute({}, node, {"configurable": {"user": "u"}}, {"tenant": 1})
     assert output == {"user": "u", "context": {"tenant": 1}}
+
+
+@MODES
+@pytest.mark.parametrize("given", [None, {"tags": ["mine"]}])
+def test_a_step_in_a_node_has_what_the_node_has(given: Any, mode: str) -> None:
+    """Its function gets the node's config, store and context, and its rules can ask."""
+
+    def step(state: State, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
+        stored = runtime.store is not None
+        return {"log": [config.get("configurable", {})["thread_id"], stored, runtime.context]}
+
+    def node(state: State) -> Any:
+        return arbiter_os.execute(state, step, given)
+
+    async def anode(state: State) -> Any:
+        return await arbiter_os.aexecute(state, step, given)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("ask", target_nodes=["step"]))
+    options: Any = {"checkpointer": InMemorySaver(), "store": InMemoryStore()}
+    graph = chain(node if mode == "sync" else anode, **options).with_config(thread("1"))
+
+    async def resumed() -> Any:
+        asked = await graph.ainvoke({"log": []}, context="us")
+        return asked, await graph.ainvoke(Command(resume="approve"), context="us")
+
+    if mode == "async":
+        asked, output = asyncio.run(resumed())
+    else:
+        asked = graph.invoke({"log": []}, context="us")
+        output = graph.invoke(Command(resume="approve"), context="us")
+    assert asked["__interrupt__"][0].value["node"] == "step"
+    assert output == {"log": ["1", True, "us"]}
 
 
 def test_execute_and_aexecute_other_kinds() -> None:
