@@ -406,6 +406,11 @@ def _is_choice(place: Place, places: Iterable[Place]) -> bool:
 
 
 def _expected(details: ErrorDetails) -> str:
+    limits = details.get("ctx", {})
+    if details["type"] == "too_long":
+        return f"at most {limits['max_length']}"
+    if details["type"] == "too_short" and limits["min_length"] > 1:
+        return f"at least {limits['min_length']}"
     return _EXPECTED.get(details["type"]) or details["msg"].removeprefix("Input should be ")
 
 

@@ -414,8 +414,11 @@ def _union(arguments: tuple[Any, ...]) -> Any:
 
 
 def _list(arguments: tuple[Any, ...]) -> Any:
-    if len(arguments) == 2 and arguments[1] is not ...:
-        return Annotated[list[Any], Field(min_length=2, max_length=2)]
+    if len(arguments) > 1 and arguments[1] is not ...:  # a tuple with a type for each place
+        if Unfit in map(yaml_type, arguments):
+            return Unfit
+        number = len(arguments)
+        return Annotated[list[_union(arguments)], Field(min_length=number, max_length=number)]  # type: ignore[misc]
     inner = yaml_type(arguments[0]) if arguments else Any
     return Unfit if inner is Unfit else list[inner]  # type: ignore[valid-type]
 

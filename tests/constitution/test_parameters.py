@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Unpack
 
@@ -151,6 +152,38 @@ def test_a_declared_parameter_is_checked_in_yaml(
     assert f"checkers[0].{problem}".startswith(mistake.path)
     assert mistake.line >= 5
     assert mistake.message.startswith("expected ")
+
+
+class Span(PolicyChecker):
+    """Its parameters are tuples, with a type for each place."""
+
+    def __init__(self, name: str, of: tuple[int, int], at: tuple[str, int, float] = ("", 0, 0.0)) -> None:
+        super().__init__(name)
+        self.of, self.at = of, at
+
+    def check_before(self, history: History) -> Verdict:
+        return Verdict.allow()
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("of: [1, 2], at: [ann, 1, 2.5]", ""),
+        ("of: [1]", "of: expected at least 2, got [1]"),
+        ("of: [1, 2, 3]", "of: expected at most 2, got [1, 2, 3]"),
+        ("of: [1, x]", "of[1]: expected a whole number, got 'x'"),
+    ],
+)
+def test_a_tuple_has_a_length_and_types(tmp_path: Path, given: str, problem: str) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(f"{HEAD}checkers:\n  - {{name: span, use: {HERE}Span, {given}}}\n")
+    if problem:
+        with pytest.raises(PackError, match=re.escape(f"checkers[0].{problem}")):
+            load_constitution(file, allow=[HERE])
+    else:
+        (rule,) = load_constitution(file, allow=[HERE]).checkers
+        assert isinstance(rule, Span)
+        assert (list(rule.of), list(rule.at)) == ([1, 2], ["ann", 1, 2.5])
 
 
 def test_positions_keywords_and_generators_are_taken_as_before() -> None:
