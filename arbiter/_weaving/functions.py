@@ -246,14 +246,19 @@ def govern_function(governed: Governed, function: Callable[..., Any]) -> Callabl
     """A governed function of the same kind and signature.
 
     The node's input is the argument if there is only one, else a dict of all arguments by name; an approved
-    edit of the input replaces them. Raises `NotAGraphError` for a generator function.
+    edit of the input replaces them. Raises `NotAGraphError` for a generator function, and without a signature.
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise NotAGraphError(
             f"{governed.name!r} is a generator function, which cannot be governed on its own. "
             "Make it a node of a graph, or return a value."
         )
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions of C, such as max
+        raise NotAGraphError(
+            f"{governed.name!r} has no signature that can be read. Govern a function of yours that calls it."
+        ) from None
 
     def call_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FunctionCall:
         if len(args) == 1 and not kwargs:

@@ -572,6 +572,8 @@ def test_ungovernable_objects_are_refused() -> None:
             arbiter_os.execute({}, thing)
     with pytest.raises(NotAGraphError, match="generator"):
         arbiter_os.govern(generator)
+    with pytest.raises(NotAGraphError, match="'max' has no signature"):
+        arbiter_os.govern(max)
     with pytest.raises((SyncDriverError, TypeError)):
         arbiter_os.execute({}, later)
     with pytest.raises(ConfigurationError, match="instructions="):
