@@ -13,7 +13,7 @@ from arbiter._values.parameters import Param, check_parameters
 from arbiter.errors import ConfigurationError, ParameterError, RegistrationError
 from arbiter.history._items import History
 from arbiter.instructions import Instruction
-from arbiter.verdicts import TermsError, Verdict, terms_of
+from arbiter.verdicts import Verdict
 
 Answer = Verdict | bool | tuple[bool, str]
 OnCaught = Literal["answered", "deny", "continue"]
@@ -290,21 +290,15 @@ def stops(consequence: object) -> bool:
 
 
 def question(
-    owner: str,
     reason: str,
     approvers: Sequence[str] | None = None,
     expires_after: float | None = None,
     retries: int | None = None,
 ) -> Verdict:
-    """The question that a rule with these parameters asks. Raises `ParameterError` in the name of `owner`."""
+    """The question that a rule with these parameters asks."""
     names = None if approvers is None else list(approvers)
     terms = {"approvers": names, "expires_after": expires_after, "retries": retries}
-    verdict = Verdict.ask(reason, **{key: value for key, value in terms.items() if value is not None})
-    try:
-        terms_of(verdict)
-    except TermsError as exc:
-        raise ParameterError(owner, exc.parameter, exc.problem) from None
-    return verdict
+    return Verdict.ask(reason, **{key: value for key, value in terms.items() if value is not None})
 
 
 def _with_or_without_output(method: Callable[[Any, History, Any], R]) -> Callable[..., R]:

@@ -41,7 +41,7 @@ class ApprovalChecker(PolicyChecker):
         **options: Unpack[CheckerOptions],
     ) -> None:
         super().__init__(name, **options)
-        self.question = question(f"checker {name!r}", reason, approvers, expires_after, retries)
+        self.question = question(reason, approvers, expires_after, retries)
 
     def check_before(self, history: History) -> Verdict:
         return self.question

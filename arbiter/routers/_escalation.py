@@ -61,7 +61,7 @@ class EscalationRouter(PolicyRouter):
             raise ParameterError(
                 owner, missing, f"expected it together with {given}, got None. Give both or neither."
             )
-        self.question = question(owner, reason, approvers, expires_after)
+        self.question = question(reason, approvers, expires_after)
         self.on_reject = on_reject
         self.evaluator = evaluator
         self.key = key
