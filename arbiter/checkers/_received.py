@@ -21,27 +21,30 @@ _VARIADIC = {"args", "kwargs"}
 """Fields of a schema for the `*args` and `**kwargs` of a function."""
 
 
-def received(tool: Any, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def received(tool: Any, given: Mapping[str, Any], looked_at: Collection[str]) -> Mapping[str, Any] | None:
     """The arguments that the tool's function gets, by the names of its parameters.
 
     None if the tool's schema rejects them, so that the function does not run, or if there is no schema.
-    Injected arguments are left out. Raises `UnclearError` for an argument that the tool does not have.
+    Injected arguments are left out. Raises `UnclearError` for an argument that the tool does not have; if the
+    tool takes all, for one that it may take for one of those that are `looked_at`.
     """
     schema: Any = getattr(tool, "args_schema", None)
     if schema is None:
-        return _by_signature(tool, given)
+        return _by_signature(tool, given, looked_at)
     if isinstance(schema, Mapping):
-        return _by_json_schema(cast(Mapping[str, Any], schema), given)
+        return _by_json_schema(cast(Mapping[str, Any], schema), given, looked_at)
     if isinstance(schema, type) and issubclass(schema, BaseModel):
-        return _by_model(tool, schema, given)
+        return _by_model(tool, schema, given, looked_at)
     return None
 
 
-def refuse_alike(given: Iterable[Any], looked_at: Collection[str]) -> None:
-    """Raise `UnclearError` for names that an unknown tool may take for one of the checked arguments."""
+def refuse_alike(given: Iterable[Any], looked_at: Collection[str], known: Collection[str] = ()) -> None:
+    """Raise `UnclearError` for names, other than the `known` ones of the tool, that it may take for one of the
+    checked arguments.
+    """
     alike = {_alike(name): name for name in looked_at}
     for name in given:
-        if name not in looked_at and (meant := alike.get(_alike(name))) is not None:
+        if name not in looked_at and name not in known and (meant := alike.get(_alike(name))) is not None:
             raise UnclearError(f"has the argument {short(name)}, which a tool may take for {meant!r}")
 
 
@@ -59,14 +62,21 @@ def _refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
             raise UnclearError(f"has the argument {short(name)}, which the tool does not have")
 
 
-def _by_json_schema(schema: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _by_json_schema(
+    schema: Mapping[str, Any], given: Mapping[str, Any], looked_at: Collection[str]
+) -> Mapping[str, Any]:
     properties = schema.get("properties")
-    if isinstance(properties, Mapping) and not schema.get("additionalProperties"):
-        _refuse_unknown(given, cast(Mapping[str, Any], properties))
+    known = cast(Mapping[str, Any], properties) if isinstance(properties, Mapping) else None
+    if known is None or schema.get("additionalProperties"):
+        refuse_alike(given, looked_at, known or ())
+    else:
+        _refuse_unknown(given, known)
     return given
 
 
-def _by_signature(tool: Any, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _by_signature(
+    tool: Any, given: Mapping[str, Any], looked_at: Collection[str]
+) -> Mapping[str, Any] | None:
     """The arguments of a tool without a schema, which calls its function with them, or with the value of a
     single input.
     """
@@ -77,8 +87,11 @@ def _by_signature(tool: Any, given: Mapping[str, Any]) -> Mapping[str, Any] | No
     except (AttributeError, TypeError, ValueError):
         return None
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        _refuse_unknown(given, {p.name for p in named})
+    names = {p.name for p in named}
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        refuse_alike(given, looked_at, names)
+    else:
+        _refuse_unknown(given, names)
     defaults = {p.name: p.default for p in named if p.default is not p.empty and p.name not in _HANDED}
     return {**defaults, **given}
 
@@ -93,12 +106,15 @@ class _Reader:
         without: dict[str, Any] = dict.fromkeys(self.injected, (Any, None))
         self.model = create_model(schema.__name__, __base__=schema, **without) if without else schema
         config: ConfigDict = schema.model_config
-        self.takes_all = config.get("extra") == "allow" or "kwargs" in fields
+        self.takes_all = config.get("extra") == "allow"
+        self.drops_others = "kwargs" in fields
         self.names = {*fields, *(name for field in fields.values() for name in _aliases(field))}
         self.optional = {name for name, field in fields.items() if not field.is_required()}
 
-    def read(self, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        if not self.takes_all:
+    def read(self, given: Mapping[str, Any], looked_at: Collection[str]) -> Mapping[str, Any] | None:
+        if self.takes_all:
+            refuse_alike(given, looked_at, self.names)
+        elif not self.drops_others:
             _refuse_unknown(given, self.names)
         own = {name: _copied(value) for name, value in given.items() if name not in self.injected}
         try:
@@ -122,13 +138,15 @@ _readers = Recent[Any, _Reader](256)
 _lock = new_lock()
 
 
-def _by_model(tool: Any, schema: type[BaseModel], given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _by_model(
+    tool: Any, schema: type[BaseModel], given: Mapping[str, Any], looked_at: Collection[str]
+) -> Mapping[str, Any] | None:
     reader = _readers.get(schema)
     if reader is None:
         reader = _Reader(tool, schema)
         with _lock:
             _readers[schema] = reader
-    return reader.read(given)
+    return reader.read(given, looked_at)
 
 
 def _aliases(field: Any) -> Iterator[str]:

@@ -443,9 +443,10 @@ class _Entry:
         for meant in known or (None,):
             try:
                 by_name(given)
-                named = None if meant is None else received(meant, given)
+                looked_at = self._looked_at or given
+                named = None if meant is None else received(meant, given, looked_at)
                 if named is None:
-                    refuse_alike(given, self._looked_at or given)
+                    refuse_alike(given, looked_at)
                     named = given
             except UnclearError as exc:
                 yield [_Answer(None, f"its arguments are unclear: the call {exc}")]

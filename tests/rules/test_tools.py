@@ -1048,6 +1048,47 @@ def test_arguments_of_an_unknown_tool_keep_their_names(name: str, limit: str) ->
     assert checker.denial("pay", {"amount": 5, ALIKE[name]: 1_000_000})
 
 
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    amount: int = 0
+
+
+TAKES_ALL: dict[str, Any] = {
+    "model": Open,
+    "JSON schema": {"type": "object", "properties": {"amount": {}}, "additionalProperties": True},
+    "JSON schema without properties": {"type": "object"},
+    "no schema": None,
+}
+
+
+@BY_LIMIT
+@pytest.mark.parametrize("schema", TAKES_ALL)
+def test_a_tool_that_takes_all_gets_no_name_that_is_like_that_of_an_argument(schema: str, limit: str) -> None:
+    """Such a tool may read names as it likes, so another spelling of a checked argument passes no limit."""
+    paid: list[Any] = []
+
+    class Pays(BaseTool):
+        name: str = "pay"
+        description: str = "Pays."
+        args_schema: Any = TAKES_ALL[schema]
+
+        def _run(self, amount: int = 0, **others: Any) -> str:
+            paid.append((amount, others))
+            return "paid"
+
+    def call(args: Any) -> None:
+        graph, given, kinds = paying("ToolNode", Pays(), "sync", args)
+        _, app = governing(ToolsChecker("tools", **LIMITS[limit]), graph, **kinds)
+        app.invoke(given)
+
+    for name in ALIKE.values():
+        with pytest.raises(PolicyViolationError, match="its arguments are unclear"):
+            call({"amount": 5, name: 1_000_000})
+    assert paid == []
+    call({"amount": 5, "memo": "x"})
+    assert paid == [(5, {"memo": "x"})]
+
+
 def test_the_reason_names_the_argument_that_the_tool_does_not_have() -> None:
     vault = Vault()
     graph, given, kinds = paying("ToolNode", vault.pay("function"), "sync", {"amount": 5, "memo": "x"})
