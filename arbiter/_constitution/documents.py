@@ -427,7 +427,7 @@ def _message(model: type[PackModel], details: ErrorDetails, also: Iterable[str] 
     if kind == "string_pattern_mismatch":
         pattern = details.get("ctx", {}).get("pattern")
         return f"expected a text like {pattern}, got {short(got)}"
-    remedy = quotes(got) if kind in _TEXTS else _as_list(got) if kind == "list_type" else ""
+    remedy = quotes(got) if kind in _TEXTS else _REMEDIES.get(kind, _no_remedy)(got)
     return f"expected {_expected(details)}, got {short(got)}{remedy}"
 
 
@@ -450,6 +450,20 @@ def _as_list(got: object) -> str:
             return ". Begin each entry with '- '"
         case _:
             return ""
+
+
+def _as_number(got: object) -> str:
+    """How to write a whole number that is in quotes or has separators of thousands, or ""."""
+    text = str(got).replace(",", "") if isinstance(got, str) and _NUMBER.fullmatch(got) else ""
+    return f". Write {text}" if text else ""
+
+
+def _no_remedy(got: object) -> str:
+    return ""
+
+
+_NUMBER = re.compile(r"-?([1-9]\d{0,2}(,\d{3})+|[1-9]\d*|0)", re.ASCII)
+_REMEDIES = {"list_type": _as_list, "int_type": _as_number, "float_type": _as_number}
 
 
 def _keys_at(model: type[PackModel], place: Sequence[str | int]) -> Iterable[str]:

@@ -321,7 +321,7 @@ bad(
 bad(
     "wrong-type",
     rule("name: x, use: at_most, times: '1,000', target_nodes: [a]"),
-    "checkers[0].times: expected a whole number, got '1,000'",
+    "checkers[0].times: expected a whole number, got '1,000'. Write 1000",
 )
 bad(
     "a-number-for-true", rule(FORBID + ", adjacent: 1"), "checkers[0].adjacent: expected true or false, got 1"

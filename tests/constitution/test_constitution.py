@@ -459,7 +459,7 @@ BASE_TIMES = "checkers:\n  - {name: x, use: at_most, times: 3}\n"
         ),
         (
             "extends: [base]\ncheckers:\n  - {name: x, times: '2'}\n",
-            "policies/mine.yaml:6: checkers[0].times: expected a whole number, got '2'",
+            "policies/mine.yaml:6: checkers[0].times: expected a whole number, got '2'. Write 2",
         ),
     ],
 )
