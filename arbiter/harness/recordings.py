@@ -502,7 +502,7 @@ def _check(file: str, line: Any) -> None:
         all(isinstance(each, str) for each in texts) and all(is_whole(each, least=0) for each in numbers)
     ):
         raise ValueError(
-            "a line whose key, case, row or day is no text, or whose repeat or vote is no number"
+            "a line whose day, key, case or row is no text, or whose repeat or vote is no number"
         )
     if file == "answers.jsonl":
         _check_answer(found["answer"])

@@ -292,14 +292,17 @@ def test_answers_of_a_target_are_kept_by_input_target_and_repeat(tmp_path: Path)
     for repeat in range(2):
         assert recordings.answer(Place("one", repeat), input={"q": 1}, target=TARGET) is None
         recordings.keep_answer(
-            Place("one", repeat), input={"q": 1}, target=TARGET, answer={"output": f"answer {repeat}"}
+            Place("one", repeat),
+            input={"q": 1},
+            target=TARGET,
+            answer={"status": "completed", "output": f"answer {repeat}"},
         )
     recordings.close()
     replay = Recording(tmp_path / "refunds")
     cases = {Place("one", repeat): {"q": 1} for repeat in range(2)}
     replay.check_answers(cases, TARGET)
     outputs = [replay.answer(place, input=input, target=TARGET) for place, input in cases.items()]
-    assert outputs == [{"output": "answer 0"}, {"output": "answer 1"}]
+    assert [found and found["output"] for found in outputs] == ["answer 0", "answer 1"]
     replay.check(strict=True)
 
 
@@ -319,7 +322,9 @@ def test_stale_answer_names_the_change(
 ) -> None:
     """Before the first case runs, and all of them at once."""
     recordings = Recording(tmp_path, "record")
-    recordings.keep_answer(Place("one"), input={"q": 1}, target=TARGET, answer={"output": 1})
+    recordings.keep_answer(
+        Place("one"), input={"q": 1}, target=TARGET, answer={"status": "completed", "output": 1}
+    )
     recordings.close()
     with pytest.raises(RecordingError, match=f"the answer to .*: {why}"):
         Recording(tmp_path).check_answers({place: input}, target)
@@ -385,7 +390,10 @@ def test_secret_in_a_recording_is_a_warning(tmp_path: Path) -> None:
     recordings = Recording(tmp_path, "record")
     with pytest.warns(ArbiterWarning, match="looks like a secret"):
         recordings.keep_answer(
-            Place("one"), input=1, target=TARGET, answer={"output": "key sk-proj-Zk3Jx9vQ2mT7bLw8RfYc1dNa"}
+            Place("one"),
+            input=1,
+            target=TARGET,
+            answer={"status": "completed", "output": "key sk-proj-Zk3Jx9vQ2mT7bLw8RfYc1dNa"},
         )
 
 
