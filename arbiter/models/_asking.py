@@ -104,8 +104,7 @@ def ask(model: ChatModel, messages: Sequence[BaseMessage], schema: type[T]) -> A
     searched for JSON. If there is no value, the model gets the mistake and is asked once more. If an endpoint
     rejects the structured request as such (status 400, 422 or 501), or an integration cannot make one
     (`NotImplementedError`, `TypeError`) or raises because it cannot read the answer, the second and last call
-    asks for text. Other exceptions of the
-    model (rate limits, timeouts) are raised here.
+    asks for text. Other exceptions of the model (rate limits, timeouts) are raised here.
     """
     steps = _asking(model, messages, schema)
     request = next(steps)
@@ -157,8 +156,11 @@ def reply(model: ChatModel, messages: Sequence[BaseMessage], *, awaitable: bool 
     """
     try:
         return model.invoke(messages)
-    except NotImplementedError:
-        if LOOP.is_here or not (_is_async(model) if awaitable is None else awaitable):
+    except (NotImplementedError, TypeError) as error:
+        # LangChain refuses to call an async function by a `TypeError`; others are mistakes.
+        is_refused = isinstance(error, NotImplementedError) or "coroutine function" in str(error)
+        is_async = _is_async(model) if awaitable is None else awaitable
+        if not (is_refused and is_async) or LOOP.is_here:
             raise
         return LOOP.submit(model.ainvoke(messages), copy_context()).result()
 
@@ -220,6 +222,8 @@ def _asking(
     """Yields requests, and is sent the model's reply or its exception. Returns the answer."""
     structured = _structured(model, schema)
     replies: list[Reply] = []
+    # The usages of answers that were given and cannot be read.
+    lost: list[None] = []
     refusal: Exception | None = None
     value: T | None = None
     problem = ""
@@ -237,6 +241,8 @@ def _asking(
             if structured is None or not _is_refusal(given):
                 raise given
             structured, refusal = None, given
+            if isinstance(given, _UNREADABLE):
+                lost.append(None)
             continue
         reply = _reply(given, structured is not None)
         replies.append(reply)
@@ -244,7 +250,7 @@ def _asking(
         value, problem = _read(reply, schema) if read is None else read(reply)
     if refusal is not None:
         raise refusal
-    usages = tuple(getattr(reply.message, "usage_metadata", None) for reply in replies)
+    usages = (*lost, *(getattr(reply.message, "usage_metadata", None) for reply in replies))
     usage = total_usage(usages)
     return Answer(
         value=value,
@@ -286,7 +292,8 @@ def _is_refusal(error: Exception) -> bool:
     return isinstance(error, _UNSUPPORTED) or getattr(error, "status_code", None) in (400, 422, 501)
 
 
-_UNSUPPORTED = (NotImplementedError, TypeError, OutputParserException, ValidationError, json.JSONDecodeError)
+_UNREADABLE = (OutputParserException, ValidationError, json.JSONDecodeError)
+_UNSUPPORTED = (NotImplementedError, TypeError, *_UNREADABLE)
 
 
 @lru_cache(maxsize=256)
@@ -348,18 +355,20 @@ def _text(reply: Any) -> str:
     """A model's answer as text. Reasoning shown before the answer is left out."""
     if calls := _tool_calls(reply):
         return "\n".join(json.dumps(arguments, ensure_ascii=False, default=str) for arguments in calls)
-    return without_thought(str(reply.text) if isinstance(reply, BaseMessage) else str(reply))
+    # An answer in JSON may quote the end of a thought; `json_values` tells the two apart.
+    return _THOUGHT.sub("", str(reply.text) if isinstance(reply, BaseMessage) else str(reply))
 
 
 def without_thought(text: str) -> str:
-    """A model's text without the reasoning that it shows before its answer."""
-    return _THOUGHT.sub("", text)
+    """A message of a model without the reasoning before it, which may have begun in the prompt, or have no
+    end."""
+    return _ANY_THOUGHT.sub("", text)
 
 
-# A thought may have begun in the prompt, or may have no end.
-_THOUGHT = re.compile(
-    r"\A(?:(?:(?!<think).)*?</think(?:ing)?>|\s*<think(?:ing)?>(?:.*?</think(?:ing)?>|.*))",
-    re.DOTALL | re.IGNORECASE,
+_FLAGS = re.DOTALL | re.IGNORECASE
+_THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", _FLAGS)
+_ANY_THOUGHT = re.compile(
+    rf"{_THOUGHT.pattern}|\A\s*<think(?:ing)?>.*|\A(?:(?!<think).)*?</think(?:ing)?>", _FLAGS
 )
 
 

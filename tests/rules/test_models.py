@@ -66,6 +66,8 @@ READABLE: dict[str, Any] = {
     "a whole float": '{"why": "clear", "score": 7.0}',
     "digits as text": '{"why": "clear", "score": "7"}',
     "thoughts first": f'<think>maybe {{"why": "?", "score": 2}}</think>{GOOD}',
+    "thoughts that began in the prompt": f'maybe {{"why": "?", "score": 2}}</think>{GOOD}',
+    "the end of a thought in a quotation": '{"why": "clear", "score": 7, "seen": "a stray </think> tag"}',
     "content blocks": [
         {"type": "reasoning", "reasoning": '{"why": "first thought", "score": 1}'},
         {"type": "text", "text": GOOD},
@@ -269,6 +271,9 @@ def test_integration_that_cannot_read_its_own_answer_is_asked_for_text(answer: s
     model = Raises(answers=[answer])
     assert (asked(model, mode).value, model.calls) == (None, 2)
     assert asked(Raises(answers=[GOOD]), mode).value == MARK
+    told = [AIMessage(text, usage_metadata=usage(20, 5)) for text in (answer, GOOD)]
+    read = asked(Raises(answers=told), mode)
+    assert (read.usage, read.usages) == (None, (None, usage(20, 5)))
 
 
 @MODES
@@ -571,13 +576,25 @@ def test_a_model_without_sync_methods_is_awaited_while_an_event_loop_runs() -> N
     assert asyncio.run(story()).value == MARK
 
 
+@MODES
 @pytest.mark.parametrize("given", ["sync", "async"])
-def test_a_function_can_be_a_model(given: str) -> None:
+def test_a_function_can_be_a_model(given: str, mode: str) -> None:
     async def later(messages: Any) -> AIMessage:
         return AIMessage(GOOD)
 
     model: Any = RunnableLambda((lambda messages: AIMessage(GOOD)) if given == "sync" else later)
-    assert asyncio.run(aask(model, QUESTION, Mark)).value == MARK
+    assert asked(model, mode).value == MARK
+
+
+def test_a_mistake_of_a_model_is_raised_after_one_call() -> None:
+    class Both(Scripted):
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+            return super()._generate(*args, **kwargs)
+
+    model = Both(answers=[TypeError("unsupported operand")])
+    with pytest.raises(TypeError, match="unsupported operand"):
+        asked(model)
+    assert model.calls == 1
 
 
 @pytest.mark.parametrize(
