@@ -86,8 +86,11 @@ def pending_draft(cast: Cast, history: History) -> Draft:
 
 def _calling(given: Messages, calls: Sequence[Any]) -> int | None:
     """The place of the message that makes these calls; None if it is not there."""
-    at = next((at for at in reversed(range(len(given))) if isinstance(given[at], AIMessage)), None)
-    return at if at is not None and any(call in given[at].tool_calls for call in calls) else None
+    for at in reversed(range(len(given))):
+        one = given[at]
+        if isinstance(one, AIMessage) and any(call in one.tool_calls for call in calls):
+            return at
+    return None
 
 
 def pending_with_text(cast: Cast, history: History, text: str) -> dict[str, Any]:

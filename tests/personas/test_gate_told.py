@@ -12,7 +12,7 @@ import json
 import logging
 import pickle
 import warnings
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from langchain import agents as langchain_agents_module
@@ -465,6 +465,36 @@ def test_a_call_is_judged_that_other_messages_follow(between: Any, instruction: 
     assert sent == ["better"]
     assert [(a.outcome, a.original_text) for a in gate.actions] == [("corrected", "bad")]
     assert texts(output)[:3] == ["Hello.", "", between.content]
+
+
+@MODES
+@pytest.mark.parametrize("after", [{"role": "assistant", "content": "Wait."}, ("ai", "Wait.")])
+def test_a_message_in_another_form_hides_no_call(after: Any, mode: str) -> None:
+    """LangGraph's tool node takes the last message of LangChain's own class."""
+    sent: list[str] = []
+
+    @tool
+    def send_message(text: str) -> str:
+        """Send it."""
+        sent.append(text)
+        return "sent"
+
+    class Raw(TypedDict):
+        messages: list[Any]
+
+    builder: Any = StateGraph(Raw)
+    builder.add_node("tools", ToolNode([send_message]))
+    builder.add_edge(START, "tools")
+    settings = enabled("fluency", enable_direct_correction=True, enable_regeneration=False)
+    gate = PersonaGate(
+        scored({"bad": 2}), [JIM], settings, rewriter=Scripted(answers=["better"]), target_nodes=["tools"]
+    )
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(gate)
+    app = arbiter_os.govern(builder.compile(), {"tools": TOOL_CALL})
+    call: Any = {"name": "send_message", "args": {"text": "bad"}, "id": "1"}
+    run(app, {"messages": [AIMessage("", tool_calls=[call]), after]}, mode=mode)
+    assert (sent, [action.outcome for action in gate.actions]) == (["better"], ["corrected"])
 
 
 @MODES
