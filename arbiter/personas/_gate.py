@@ -315,7 +315,7 @@ class PersonaGate(CorrectionGate):
             return Correction.commit()
         attempts, known.agent = known.attempts, draft.agent
         case = _Case(self, history, item, draft, config, attempts, output)
-        if number > 1 and _says_nothing(draft.text):
+        if number > 1 and all(map(_says_nothing, [draft.text, *(said for _, said in draft.calls)])):
             attempts.append(Attempt(number=number, text="", token_usage=NO_TOKENS))
             silent: list[Any] = []
             if not draft.acts:

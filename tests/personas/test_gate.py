@@ -377,6 +377,16 @@ def test_an_agent_may_answer_that_it_has_nothing_to_say(nothing: str, mode: str)
     assert (action.outcome, action.corrected_text) == ("passed_after_retry", "")
 
 
+@MODES
+def test_an_agent_that_speaks_by_a_tool_says_more_than_its_thought(mode: str) -> None:
+    """Some models call a tool in the middle of a thought."""
+    calls: list[Any] = [{"name": "send_message", "args": {"text": "Hi, Bo."}, "id": "1", "type": "tool_call"}]
+    speaker = Speaker("one", "<think>Bo is here, so", tool_calls=calls)
+    app, gate, _ = gated(scored({"one\n> Hi, Bo.": 2}), enabled("adherence"), speaker)
+    assert run(app, hello(), mode=mode)["messages"][-1].tool_calls == calls
+    assert gate.actions[0].corrected_text == "<think>Bo is here, so\nHi, Bo."
+
+
 def test_a_node_without_messages_gets_the_feedback_as_a_key() -> None:
     from tests.support import State
 
