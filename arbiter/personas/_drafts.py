@@ -86,7 +86,7 @@ def pending_draft(cast: Cast, history: History) -> Draft:
 
 def _calling(given: Messages, calls: Sequence[Any]) -> int | None:
     """The place of the message that makes these calls; None if it is not there."""
-    for at in reversed(range(len(given))):
+    for at in reversed(range(len(given) if calls else 0)):
         one = given[at]
         if isinstance(one, AIMessage) and any(call in one.tool_calls for call in calls):
             return at
