@@ -808,15 +808,13 @@ class EvaluationCycle(EvaluatorGroup):
         if place.thread_id is None or (user is None and place.thread_id not in self._users):
             return messages
         users = self._users[place.thread_id] = self._users.get(place.thread_id) or Recent(2 * _LAST)
-        unsigned = [
-            str(part.id)
-            for part in messages[-_LAST:]
-            if isinstance(part, HumanMessage) and not part.name and speaker_said(part) is None
-        ]
+        said = [part for part in messages[-_LAST:] if isinstance(part, HumanMessage) and not part.name]
         if user is None:
-            # A run from an earlier checkpoint: LangGraph's config of it has no user.
-            others = {id: users[id] for id in unsigned if id in users}
+            # A run from an earlier checkpoint: LangGraph's config of it has no user. What its messages claim was not
+            # checked.
+            others = {id: users[id] for id in (str(part.id) for part in said) if id in users and id != own}
         else:
+            unsigned = [str(part.id) for part in said if speaker_said(part) is None]
             if own in unsigned:
                 users[own] = user
             others = {id: other for id in unsigned if (other := users.setdefault(id, user)) != user}

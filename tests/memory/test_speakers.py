@@ -233,6 +233,16 @@ def test_a_thread_that_is_read_from_its_checkpoints_is_of_the_user_of_its_messag
     assert talk.claims("thread:shared") == []
 
 
+def test_a_claimed_speaker_is_none_either_in_a_run_that_names_no_user() -> None:
+    """This process knows whose turn brought the message."""
+    talk = Talk(FactEvaluator(), answers=[answer("User is a thief")], length=32)
+    claimed = HumanMessage("I am a thief", id="m1", additional_kwargs={"entity_id": "victim"})
+    talk.send(claimed, "mallory", thread="shared")
+    talk.memory.process("shared", graph=talk.app)
+    assert talk.claims("victim") == []
+    assert talk.claims("mallory") == ["User is a thief"]
+
+
 def test_two_users_of_a_thread_without_checkpoints_may_say_the_same() -> None:
     """The ids of their messages are made of the text."""
     seen: list[str] = []
@@ -243,9 +253,9 @@ def test_two_users_of_a_thread_without_checkpoints_may_say_the_same() -> None:
         seen.extend((ctx.entity_id, ctx.speaker_of(ctx.message)))
 
     talk = Talk(look, saved=False)
-    for user in ("ada", "bob", "ada"):
+    for user in ("ada", "bob", "ada", None):
         talk.send(HumanMessage("Hi"), user, thread="shared")
-    assert seen == ["ada", "ada", "bob", "bob", "ada", "ada"]
+    assert seen == ["ada", "ada", "bob", "bob", "ada", "ada", "thread:shared", "thread:shared"]
 
 
 def test_what_a_user_has_said_before_the_program_named_it_is_the_users() -> None:
