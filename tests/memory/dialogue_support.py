@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.base import BaseStore
@@ -68,7 +68,7 @@ class Chat:
         return {"messages": [AIMessage("ok")]}
 
     async def say(
-        self, *texts: str | HumanMessage, user: str | None = "user-1", room: str = "room-1", **fields: Any
+        self, *texts: str | BaseMessage, user: str | None = "user-1", room: str = "room-1", **fields: Any
     ) -> None:
         """One turn with these messages."""
         said = [HumanMessage(text, **fields) if isinstance(text, str) else text for text in texts]

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
@@ -147,6 +147,20 @@ async def test_a_name_given_in_an_earlier_message_is_the_users() -> None:
         await chat.say("Hi, I'm Ada.")
         await chat.say("I live in Rome.")
         assert {one.subject for one in await chat.facts()} == {"user-1"}
+
+
+@pytest.mark.parametrize("by", ["agent", "bob", "user-1"])
+async def test_a_name_is_still_the_users_after_long_texts(by: str) -> None:
+    """Answers and messages of others may be of any length, and of the user's own a part is looked at."""
+    chat = Chat({"live in Rome": fact("Ada lives in Rome", subject="Ada")})
+    await chat.say("Hi, I'm Ada.")
+    for _ in range(3 if by == "user-1" else 10):
+        if by == "agent":
+            await chat.say("What is new?", AIMessage("A long answer. " * 500))
+        else:
+            await chat.say("A long text. " * 500, user=by)
+    await chat.say("I live in Rome.")
+    assert [one.subject for one in await chat.facts()] == ["user-1"]
 
 
 async def test_a_name_in_a_slot_is_one_in_any_language_and_a_pets_is_not() -> None:

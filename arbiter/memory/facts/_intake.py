@@ -21,6 +21,7 @@ from arbiter.memory._records import BELIEVED, KINDS, Claim, Fact, Provenance, Se
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._normal import caseless, normal_form, sentences
 from arbiter.memory.facts._own_names import (
+    LOOKED_AT,
     Introduction,
     Whose,
     introduces,
@@ -39,7 +40,7 @@ _LONGEST_SUBJECT = 200
 _LOOKED_BACK = 64
 """Messages, the last ones, in which a speaker may have said how it is called."""
 _TEXT_LOOKED_BACK = 16_000
-"""Characters of these messages together."""
+"""Characters of those that the speakers have written among them, together."""
 _SENSITIVITIES: dict[str | None, Sensitivity] = {each: each for each in get_args(Sensitivity)}
 _USER = frozenset(
     {"user", "the user", "human", "the human", "speaker", "the speaker", "customer", "i", "self", "myself"}
@@ -173,11 +174,12 @@ class Intake:
         ids = {str(message.id) for message, _ in spoken}
         left = _TEXT_LOOKED_BACK
         for message in islice(self._latest(), _LOOKED_BACK if spoken else 0):
-            left -= len(text_of(message))
-            if left < 0:
-                break
-            ids.add(str(message.id))
-        return [(message, speaker) for message, speaker in self.spoken(ids) if speaker in speakers]
+            if isinstance(message, HumanMessage) and self.ctx.speaker_of(message) in speakers:
+                left -= min(len(text_of(message)), LOOKED_AT)
+                if left < 0:
+                    break
+                ids.add(str(message.id))
+        return self.spoken(ids)
 
     def is_taken(self, given: Introduction) -> bool:
         """True if a name may mean another participant or a registered entity, to whom it stays."""

@@ -15,6 +15,8 @@ from arbiter.memory._records import Record
 from arbiter.memory.facts._normal import caseless
 from arbiter.memory.stores._words import words_of
 
+LOOKED_AT = 4_000
+"""Characters of a message in which code looks for phrases with a name."""
 _MOST = 16
 """Names kept for one entity, the latest: of its own, and of others."""
 
@@ -85,7 +87,6 @@ def names_itself(slot: str | None) -> bool:
 # Without a word of the model ----------------------------------------------------------------------
 
 _BEFORE = 60
-_LONGEST = 4_000
 _PLACES = 64
 # Phrases before a name; "~" is the place of a negation, with which a phrase takes the name back.
 _phrases = (
@@ -204,7 +205,7 @@ def _places_of(text: str, name: str) -> Iterator[_Place]:
     """The first places where that name stands, outside of code and quotations."""
     wanted = caseless(name)
     left = _PLACES
-    for line in without_quotations(text[:_LONGEST]).splitlines() if wanted else ():
+    for line in without_quotations(text[:LOOKED_AT]).splitlines() if wanted else ():
         said = caseless(line).replace("\u2019", "'")
         at = said.find(wanted)
         while at >= 0 and left > 0:
