@@ -32,7 +32,7 @@ from arbiter.memory._records import (
 )
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.facts import FactRules
-from arbiter.memory.facts._changes import CLOSED, corrected, retracted, unlinked
+from arbiter.memory.facts._changes import CLOSED, corrected, following, retracted, unlinked
 from arbiter.memory.facts._fact_store import facts_of
 from arbiter.memory.facts._intake import LONGEST, wrong_text
 from arbiter.memory.facts._normal import FactIds, normal_form
@@ -195,6 +195,8 @@ class Editing:
             contradicts=(),
             supersedes=fact.id,
         )
+        if self.rules.chaining:
+            await self._retract_derived(entity_id, fact.id, now)
         # First the new record: a crash in between leaves both, and the same edit completes it.
         if before is None:
             await self.store.aput(target, id, made.to_value())
@@ -206,18 +208,14 @@ class Editing:
             if (other := await self._find(entity_id, rival)) is not None:
                 space = self._space(other[0], entity_id)
                 await self._alter(space, rival, lambda old: unlinked(old, [fact.id]))
-        if self.rules.chaining:
-            await self._retract_derived(entity_id, fact.id, now)
         return before or made
 
     async def _retract_derived(self, entity_id: str, premise: str, at: datetime) -> None:
         """Retract what was inferred from a corrected fact, and what follows from that."""
-        for kind in BELIEVED:
-            space = self._space(kind, entity_id)
-            for fact in readable(Fact, (entry.value for entry in await self.store.alist(space))):
-                if premise in fact.derived_from and fact.state not in CLOSED:
-                    await self._alter(space, fact.id, partial(retracted, at=at))
-                    await self._retract_derived(entity_id, fact.id, at)
+        spaces = [self._space(kind, entity_id) for kind in BELIEVED]
+        known = [entry.value for space in spaces for entry in await self.store.alist(space)]
+        for fact in following(readable(Fact, known), premise):
+            await self._alter(self._space(KINDS[fact.type], entity_id), fact.id, partial(retracted, at=at))
 
     async def _successor(self, entity_id: str, fact: Fact, claim: str) -> tuple[str, Fact | None]:
         """The id of the record with which this claim replaces the fact, and the record if it is there already."""

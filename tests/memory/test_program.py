@@ -316,6 +316,55 @@ async def test_what_was_inferred_from_a_corrected_fact_is_retracted(any_store: B
     assert await chat.known(state="retracted") == sorted([father, cretan])
 
 
+@pytest.mark.parametrize("by", ["edit", "message"])
+async def test_what_a_user_has_said_stays_if_a_premise_of_it_was_wrong(by: str) -> None:
+    """It was inferred first, and the user's own words are evidence of it."""
+    son, crete, malta = "User is Dave's son", "Dave was born in Crete", "Dave was born in Malta"
+    father = "The father of User is from Crete"
+    hear = {
+        "Dave": [son, crete],
+        "Hm": fact(father, derived_from=[son, crete], source_message_ids=[]),
+        "My father": father,
+        "Sorry": malta,
+    }
+    chat = Chat(hear, {(crete, malta): "corrects"}, fact_rules=FactRules(chaining=True))
+    for text in ("I'm Dave's son. He is from Crete.", "Hm", "My father is from Crete."):
+        await chat.say(text)
+    if by == "edit":
+        await chat.cycle.memory.aedit("user-1", (await chat.fact(crete)).id, claim=malta)
+    else:
+        await chat.say("Sorry, he was born in Malta.")
+    assert await chat.known() == sorted([son, malta, father])
+
+
+async def test_an_edit_lists_the_facts_once_however_many_follow_from_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if each follows from the one before, or the first of them from the last."""
+    known = memory(fact_rules=FactRules(chaining=True))
+    premise = await known.aremember("ada", "Ada lives in Oslo")
+    exported = await known.aexport("ada")
+    [first] = exported["facts"]
+    chain = [
+        {**first, "id": f"d{n}", "claim": f"Claim {n}", "derived_from": [f"d{n - 1}" if n else premise.id]}
+        for n in range(400)
+    ]
+    inferred = [{**each, "source_message_ids": [], "provenance": "inferred"} for each in chain]
+    known = memory(fact_rules=FactRules(chaining=True))
+    await known.aimport_({**exported, "facts": [{**first, "derived_from": ["d399"]}, *inferred]})
+    listed: list[Any] = []
+    alist = MemoryStore.alist
+
+    async def counted(store: MemoryStore, *given: Any, **options: Any) -> Any:
+        listed.append(given)
+        return await alist(store, *given, **options)
+
+    monkeypatch.setattr(MemoryStore, "alist", counted)
+    await known.aedit("ada", premise.id, claim="Ada lives in Bergen")
+    assert len(listed) == 2
+    assert [fact.claim for fact in await known.afacts("ada")] == ["Ada lives in Bergen"]
+
+
 def test_an_edit_back_to_earlier_words_holds_again(do: Do) -> None:
     clock = Clock()
     known = memory(clock=clock)

@@ -174,6 +174,22 @@ def retracted(fact: Fact, *, at: datetime) -> Fact:
     return fact if fact.state in CLOSED else replace(fact, state="retracted", valid_to=at)
 
 
+def following(facts: Iterable[Fact], premise: str) -> list[Fact]:
+    """The open facts that were inferred from that one, and those that follow from them. What somebody has said, too,
+    does not need the premise."""
+    inferred = [
+        fact
+        for fact in facts
+        if fact.derived_from and not fact.source_message_ids and fact.state not in CLOSED
+    ]
+    found: list[Fact] = []
+    ids = {premise}
+    while more := [fact for fact in inferred if fact.id not in ids and not ids.isdisjoint(fact.derived_from)]:
+        found += more
+        ids.update(fact.id for fact in more)
+    return found
+
+
 def put_away(fact: Fact) -> Fact:
     return replace(fact, state="expired") if fact.state == "active" else fact
 

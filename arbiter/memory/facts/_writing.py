@@ -9,7 +9,7 @@ from functools import partial
 
 from arbiter.memory._context import EvalContext
 from arbiter.memory._notes import Events, FactEvent, Traces
-from arbiter.memory._records import BELIEVED, Fact
+from arbiter.memory._records import BELIEVED, KINDS, Fact, readable
 from arbiter.memory.facts._adjudication import Relation
 from arbiter.memory.facts._changes import (
     CLOSED,
@@ -17,6 +17,7 @@ from arbiter.memory.facts._changes import (
     detailed,
     disputed,
     ending,
+    following,
     mentioned,
     reopened,
     retracted,
@@ -268,14 +269,11 @@ class Writer:
     async def _retract_derived(self, known: Known, candidate: Candidate) -> None:
         if not self.rules.chaining:
             return
-        for kind in BELIEVED:
-            for entry in await self.store.alist(self.knowledge.space(kind, candidate)):
-                fact = Fact.read(entry.value)
-                if fact is None or known.fact.id not in fact.derived_from or fact.state in CLOSED:
-                    continue
-                derived = Known(kind=kind, fact=fact)
-                await self._change(derived, candidate, lambda fact: retracted(fact, at=candidate.mention.at))
-                await self._retract_derived(derived, candidate)
+        spaces = [self.knowledge.space(kind, candidate) for kind in BELIEVED]
+        found = [entry.value for space in spaces for entry in await self.store.alist(space)]
+        retract = partial(retracted, at=candidate.mention.at)
+        for fact in following(readable(Fact, found), known.fact.id):
+            await self._change(Known(kind=KINDS[fact.type], fact=fact), candidate, retract)
 
     async def _change(
         self, known: Known, candidate: Candidate, change: Callable[[Fact], Fact]
