@@ -201,15 +201,25 @@ def test_an_answer_with_profiles_alone_is_an_answer() -> None:
     [
         {"userprofile": {"city": "Oslo", "hobbies": ["chess"]}},
         [{"UserProfile": {"city": "Oslo"}}, {"UserProfile": {"hobbies": ["chess"]}}],
+        {"UserProfile": {"city": "Oslo"}, "userprofile": {"hobbies": ["chess"]}},
         {"UserProfile": [{"city": "Oslo"}, {"hobbies": ["chess"]}]},
         {"city": "Oslo", "hobbies": ["chess"]},
         [{"city": "Oslo"}, {"hobbies": ["chess"]}, "Oslo", {}],
+        [{"name": "UserProfile", "city": "Oslo", "hobbies": ["chess"]}],
     ],
 )
 def test_profiles_are_read_in_any_shape_that_has_one_meaning(profiles: Any) -> None:
     shop = Shop(json.dumps({"claims": [], "profiles": profiles}))
     shop.hears("I live in Oslo and play chess")
     assert shop.profile() == UserProfile(city="Oslo", hobbies=["chess"])
+
+
+def test_a_field_may_be_called_as_its_profile() -> None:
+    class City(BaseModel):
+        city: str | None = None
+
+    shop = Shop(json.dumps({"claims": [], "profiles": {"city": "Oslo"}}), schemas=[City])
+    assert shop.hears("I live in Oslo")["profile_fields"] == 1
 
 
 def test_fields_without_a_profile_are_nobodys_if_there_are_two_profiles() -> None:

@@ -108,17 +108,18 @@ def _by_name(given: Any, *, schemas: tuple[Schema, ...]) -> dict[str, list[Any]]
     fields of the only profile without its name."""
     models = {schema.__name__: schema for schema in schemas}
     names = {name.casefold(): name for name in models} | {name: name for name in models}
+    [(only, schema), *others] = models.items()
     found: dict[str, list[Any]] = {}
     for part in _listed(given):
         fields = _object(part)
         # A model may write other keys than texts, too.
         called = {key: names.get(key) or names.get(str(key).casefold()) for key in fields}
-        named = {name: fields[key] for key, name in called.items() if name}
-        [(only, schema), *others] = models.items()
+        named = [(name, told) for key, name in called.items() if name and (told := _listed(fields[key]))]
         if not (named or others) and not schema.model_fields.keys().isdisjoint(fields):
-            named = {only: fields}
-        for name, told in named.items():
-            found.setdefault(name, []).extend(_listed(told))
+            # The name of the profile may be a field beside its own.
+            named = [(only, [{key: value for key, value in fields.items() if value != only}])]
+        for name, told in named:
+            found.setdefault(name, []).extend(told)
     return found
 
 
