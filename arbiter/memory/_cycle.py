@@ -178,7 +178,9 @@ class EvaluationCycle(EvaluatorGroup):
         for entity in (known := tuple(entities)):
             of_kind("entities", entity, Entity)
             names: Any = entity.names
-            if isinstance(names, str) or not all(isinstance(part, str) for part in (entity.id, *names)):
+            parts: Any = names
+            is_listed = isinstance(names, Iterable) and not isinstance(names, str)
+            if not (is_listed and all(isinstance(part, str) for part in (entity.id, *parts))):
                 problem = f"expected texts, as in Entity(id='ada', names=('Ada',)), got {entity!r:.80}."
                 raise wrong("entities", problem)
         text("agent_id", agent_id)

@@ -908,6 +908,7 @@ def test_names_of_one_cycle_differ_in_more_than_case() -> None:
         {"clock": 5},
         {"entities": ["ann"]},
         {"entities": [Entity(id="ann", names="Ann")]},  # type: ignore[arg-type]
+        {"entities": [Entity(id="ann", names=None)]},  # type: ignore[arg-type]
         {"entities": [Entity(id=7)]},  # type: ignore[arg-type]
         {"lock_provider": 5},
         {"is_private": "no"},
