@@ -22,7 +22,7 @@ from arbiter.memory._records import (
     mistakes_in,
     short_id,
 )
-from arbiter.memory._tombstones import Tombstones
+from arbiter.memory._tombstones import TIMES, Tombstones
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._changes import OPEN
 from arbiter.memory.facts._intake import LONGEST, wrong_text
@@ -174,6 +174,9 @@ class Import:
                 self.mistakes.append(f"{where}{kind}: expected a list, got {values!r:.80}.")
                 continue
             for number, value in enumerate(values):
+                if kind == "tombstones" and isinstance(value, Mapping) and "messages" in value:
+                    # Earlier exports have those of a thread, too, if it has the id of the entity.
+                    continue
                 yield from self._of_record(kind, value, entity_id, f"{where}{kind}[{number}]")
 
     def _entity(self, given: Any, where: str) -> str:
@@ -245,7 +248,7 @@ class Import:
                 elif kind == "tombstones":
                     # Earlier exports do not say what was forgotten.
                     what = value.get("what", "everything")
-                    key = what if what in ("everything", "newest") else None
+                    key = what if what in TIMES else None
         if not key and not isinstance(record, Fact):
             return None
         return namespace(self.agent_id, kind, scope), key or ""

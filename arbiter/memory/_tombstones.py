@@ -19,6 +19,8 @@ KEPT = 1_000
 """Message ids of each sort that a room keeps, the newest."""
 ANSWERABLE = timedelta(days=1)
 """The time in which the question whether to forget everything can be answered."""
+TIMES = ("everything", "newest")
+"""The keys of an entity's forgettings."""
 _ROOM = "messages"
 _PENDING = "pending"
 _SWEPT = "swept:"
@@ -172,9 +174,10 @@ class Forgettings(Records):
         )
 
     async def exported(self) -> list[Value]:
-        """The times, each with what was forgotten then. A wish to forget everything that was not confirmed is none."""
+        """The times, each with what was forgotten then. A wish to forget everything that was not confirmed is none,
+        and the tombstones of a thread may be there, too: it may have the id of its user."""
         found = await self.store.alist(self.space)
-        return [{**entry.value, "what": entry.key} for entry in found if entry.key != _PENDING]
+        return [{**entry.value, "what": entry.key} for entry in found if entry.key in TIMES]
 
     async def ask_back(self, pending: Pending | None) -> None:
         """Note a wish that must be confirmed; with None there is none any more."""

@@ -152,6 +152,27 @@ def test_the_import_of_a_forgetting_forgets_no_more_than_that(
     assert asyncio.run(told()) == (0, query is not None)
 
 
+@pytest.mark.parametrize("query", ["cat", None])
+async def test_a_forgetting_is_exported_without_those_of_a_thread_of_the_same_id(query: str | None) -> None:
+    """Many programs use the user's id for the thread."""
+    chat = Chat({"cat": "User has a cat"})
+    for text in ("I have a cat", "Off the record: I am ill"):
+        await chat.say(text, room="user-1")
+    await chat.cycle.memory.aforget("user-1", query)
+    await chat.say("What is new?", room="user-1")
+    exported = await chat.cycle.memory.aexport("user-1")
+    whats = ["newest"] if query else ["everything", "newest"]
+    assert sorted(each["what"] for each in exported["tombstones"]) == whats
+    assert await chat.cycle.memory.aimport_(exported) == 0
+    # An earlier export.
+    of_thread = {"at": "2026-03-14T12:00:00+00:00", "messages": ["m1"], "asked": []}
+    of_ada = {"at": "2026-03-14T13:00:00+00:00", "entity_id": "ada"}
+    earlier = {"entity_id": "ada", "tombstones": [of_thread, of_ada]}
+    assert await chat.cycle.memory.aimport_(earlier) == 1
+    [found] = (await chat.cycle.memory.aexport("ada"))["tombstones"]
+    assert found == {**of_ada, "what": "everything"}
+
+
 async def test_what_a_speaker_has_told_of_others_is_theirs_to_forget_after_an_import() -> None:
     """Also if the claim is about something of the other: it is stored with the other person."""
     told = {"entity_id": "ann", "speaker": "bo", "source_message_ids": ["b1"], "room_ids": ["r"]}
