@@ -504,7 +504,8 @@ def model_of(value: ChatModel | str, **settings: Any) -> ChatModel:
     also for mistakes that the provider's package finds, such as a missing key.
     """
     given: Any = value
-    if not isinstance(value, str) and isinstance(given, Runnable):
+    # A class of the user's own with the methods of a model is one, too; a class without an instance is not.
+    if not isinstance(value, str) and callable(getattr(given.__class__, "ainvoke", None)):
         return value
     if not isinstance(given, str) or not given.strip():
         raise ConfigurationError(

@@ -46,6 +46,7 @@ from arbiter.memory import (
     ReflectionEvaluator,
     evaluator,
 )
+from tests.memory.test_speakers import Talk
 from tests.scripted import Scripted
 from tests.support import MODES, PATIENCE, Route, run
 
@@ -931,8 +932,26 @@ def test_an_evaluator_takes_a_model_as_the_cycle_does(kind: Any, monkeypatch: py
     monkeypatch.setattr("langchain.chat_models.init_chat_model", make)
     assert kind(model="openai:gpt-5-mini").model is made
     assert kind(model=made).model is made
-    with pytest.raises(ConfigurationError, match="expected a chat model, or a text like"):
-        kind(model=7)
+    for wrong in (7, Own, Scripted):
+        with pytest.raises(ConfigurationError, match="expected a chat model, or a text like"):
+            kind(model=wrong)
+
+
+class Own:
+    """The methods of a model, in a class that LangChain does not know."""
+
+    def invoke(self, messages: Any, config: Any = None) -> AIMessage:
+        return AIMessage('{"claims": [{"claim": "User lives in Oslo", "type": "fact"}]}')
+
+    async def ainvoke(self, messages: Any, config: Any = None) -> AIMessage:
+        return self.invoke(messages)
+
+
+def test_an_evaluator_asks_a_model_of_a_class_of_its_own() -> None:
+    own: Any = Own()
+    talk = Talk(FactEvaluator(model=own))
+    talk.say("I live in Oslo", "ada")
+    assert talk.claims("ada") == ["User lives in Oslo"]
 
 
 @pytest.mark.parametrize(("handler", "part"), [(7, "handler"), (print, "validate")])
