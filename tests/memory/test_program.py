@@ -14,7 +14,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from arbiter.errors import ParameterError
-from arbiter.memory import Character, EvaluationCycle, FactRules, Memory
+from arbiter.memory import Character, EvaluationCycle, FactRules, Memory, Objective
 from arbiter.memory.stores import MemoryStore, namespace
 from tests.memory.dialogue_support import Chat, fact
 from tests.memory.facts_support import relations
@@ -84,6 +84,11 @@ def test_search_leaves_out_what_is_superseded_or_expired(do: Do) -> None:
         ("register_entity", ["ada", 7], "register_entity: names: expected a text, got 7."),
         ("register_entity", [7, "Ada"], "register_entity: names: expected a text, got 7."),
         ("create_goal", ["room", "Bake", [7]], "goal 'g': objectives: expected an Objective, got 7."),
+        (
+            "create_goal",
+            ["room", "Bake", Objective(description=7)],  # type: ignore[arg-type]
+            "goal 'g': objectives: expected a text, got 7.",
+        ),
         ("create_goal", ["room", "Bake", None], "goal 'g': objectives: expected an Objective, got None."),
     ],
 )

@@ -153,6 +153,7 @@ def _check(goal: Goal) -> None:
         )
     for objective in goal.objectives:
         of_kind("objectives", objective, Objective, owner=owner)
+        of_kind("objectives", objective.description, str, owner=owner)
     if sum(map(len, words := words_of(goal))) > MOST_TEXT:
         problem = f"expected a name and objectives of at most {MOST_TEXT:,} characters together."
         raise ParameterError(owner, "name", problem)
