@@ -72,6 +72,8 @@ OPENINGS = {
     "ko": """우리끼리 얘기인데|우리끼리 하는 말인데|우리끼리만|비밀인데|이건 비밀인데|비밀이야|오프더레코드|기록하지 마
         |기록하지 마세요|아무에게도 말하지 마|아무한테도 말하지 마""",
 }
+# Alone they may mean the message before ("don't remember that"): a wish, which is for the model to see.
+_OF_BEFORE = frozenset(("merk dir das nicht", "merke dir das nicht"))
 # In English also as a part of its own anywhere: "I quit, off the record."
 _ANYWHERE = frozenset(
     f"{before}off the record{after}"
@@ -132,7 +134,8 @@ def off_the_record(text: str) -> bool:
     """True if a message begins with a phrase that puts it off the record, in one of many languages, or says
     "off the record" in a part of its own, and not in code or a quotation. Other ways to say it are for the model
     to see."""
-    return _is_off(text) and _is_off(without_quotations(text))
+    is_wish = len(text) <= _LONGEST and folded(text) in _OF_BEFORE
+    return not is_wish and _is_off(text) and _is_off(without_quotations(text))
 
 
 def _is_off(text: str) -> bool:

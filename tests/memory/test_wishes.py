@@ -373,6 +373,14 @@ def test_a_message_that_begins_off_the_record_reaches_no_model_embedder_store_tr
     assert "something else" in "\n".join(spy.seen)
 
 
+@pytest.mark.parametrize("wish", ["Merk dir das nicht!", "merke dir das nicht"])
+def test_a_phrase_alone_that_is_about_the_message_before_is_a_wish(wish: str) -> None:
+    """Before something else, the same words put that off the record."""
+    talk = Talk({"Pixel": claims(CAT), wish: forget("Pixel")})
+    talk.say("Mein Kater heißt Pixel").say(wish)
+    assert talk.known() == []
+
+
 def test_a_message_that_a_model_sees_to_be_off_the_record_is_shown_to_no_later_call() -> None:
     spy = Spy()
     store = InMemoryStore(index={"dims": 2, "embed": spy, "fields": ["claim"]})
