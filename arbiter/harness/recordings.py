@@ -524,7 +524,8 @@ def _today() -> str:
 def _text_of(line: Line) -> str:
     """The line with sorted keys, except those of an output: judges and scorers read them in their own order."""
     ordered = json.loads(canonical({"v": VERSION, **line}))
-    if "output" in (answer := line.get("answer", {})):
+    # In a line of another format, the answer may be anything.
+    if is_mapping(answer := line.get("answer")) and "output" in answer:
         ordered["answer"]["output"] = answer["output"]
     return json.dumps(ordered, ensure_ascii=False, allow_nan=False) + "\n"
 

@@ -867,6 +867,8 @@ def test_lines_of_another_format_stay_until_they_are_recorded_again() -> None:
         recorded(replace(suite(), gate=GateSettings(rows=["none"])))
     assert [json.loads(line)["v"] for line in answers.read_text().splitlines()] == [2, 2]
     assert recorded(suite(), Selection(ids=["a"])) == [1, 2]
+    other += '{"v": 2, "answer": null}\n{"v": 2, "answer": "output"}\n'
+    assert recorded(suite(), Selection(ids=["a"])) == [1, 2, 2, 2]
     assert recorded(suite()) == [1, 1]
 
 
