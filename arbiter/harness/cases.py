@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from math import inf
 from types import MappingProxyType
@@ -146,21 +146,22 @@ class Case:
 
     def _cluster(self) -> str | None:
         given: Any = self.cluster
-        if type(given) is int:  # the number of a user; a baseline has texts
-            return str(given)
-        if not isinstance(given, str | None):
+        if given is None or isinstance(given, str):
+            return given or None
+        # Also NaN, which is not equal to itself: the missing value of a table.
+        if not isinstance(given, Hashable) or given != given:
             raise self._wrong("cluster", given, "a text, such as 'user-7'")
-        return given or None
+        return str(given)  # the number or the UUID of a user; a baseline has texts
 
     def _must_pass(self) -> bool:
         given: Any = self.must_pass
-        if given not in (True, False, None):
+        if given not in (True, False, None, ""):
             raise self._wrong("must_pass", given, "True or False")
         return bool(given)
 
     def _metadata(self) -> Mapping[str, Any]:
         given: Any = self.metadata
-        if given is None:
+        if given is None or given == "":
             return _NOTHING
         if not is_mapping(given):
             raise self._wrong("metadata", given, "a mapping, such as {'topic': 'refunds'}")
@@ -265,9 +266,13 @@ def _not_json(value: Any, path: str, depth: int) -> str | None:
 def checked_cases(cases: Iterable[Case]) -> tuple[Case, ...]:
     """The cases of a suite. Raises `ConfigurationError` for no cases, an id twice, and equal inputs without ids."""
     found: list[Case] = []
-    if not isinstance(cases, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f"cases is {cases!r:.80}; expected cases, such as [Case('a', {{...}})].")
-    for given in cases:
+    try:
+        several = iter(cases)
+    except TypeError:
+        raise ConfigurationError(
+            f"cases is {cases!r:.80}; expected cases, such as [Case('a', {{...}})]."
+        ) from None
+    for given in several:
         if not isinstance(given, Case):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
                 f"a suite has {given!r:.80} as a case; expected Case('late-parcel', {{...}})."

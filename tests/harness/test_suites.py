@@ -16,7 +16,9 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
+import numpy as np
 import pytest
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, StateGraph
@@ -438,6 +440,7 @@ def test_an_object_that_is_not_a_suite_is_refused(change: dict[str, Any], said: 
         ({"tags": None}, "case 'a': tags is None; expected texts"),
         ({"tags": ("smoke", 1)}, "case 'a': tags is .*; expected texts"),
         ({"cluster": ["u-1"]}, r"case 'a': cluster is \['u-1'\]; expected a text"),
+        ({"cluster": float("nan")}, "case 'a': cluster is nan; expected a text"),
         ({"must_pass": "no"}, "case 'a': must_pass is 'no'; expected True or False"),
         ({"metadata": ["topic"]}, "case 'a': metadata is .*; expected a mapping"),
     ],
@@ -460,11 +463,33 @@ def test_a_case_keeps_the_input_that_it_was_made_with() -> None:
     assert cases[0].input == {"tags": [0], "n": 0}
 
 
-def test_a_cluster_that_is_a_number_is_that_of_the_baseline(project: Path) -> None:
-    cases = [Case(f"case-{n}", n, cluster=cast(Any, n // 2)) for n in range(8)]
+OF_USERS: list[Callable[[int], Any]] = [int, float, np.int64, lambda n: UUID(int=n), lambda n: ("user", n)]
+
+
+@pytest.mark.parametrize("kind", OF_USERS)
+def test_a_cluster_that_is_a_number_is_that_of_the_baseline(
+    kind: Callable[[int], Any], project: Path
+) -> None:
+    """So is any other value that two cases can share."""
+    cases = [Case(f"case-{n}", n, cluster=kind(n // 2)) for n in range(8)]
     report = Suite("users", cases).run(same)
     report.save_baseline("baseline.json")
     assert report.compare("baseline.json").rows["completed"].n == 4
+
+
+def test_an_empty_cell_of_a_table_is_the_default() -> None:
+    given: Any = {"cluster": "", "must_pass": "", "metadata": ""}
+    assert Case("a", 1, **given) == Case("a", 1)
+
+
+def test_cases_that_can_only_be_indexed_are_cases() -> None:
+    """As those of a PyTorch `Dataset`, which has no `__iter__`."""
+
+    class Table:
+        def __getitem__(self, at: int) -> Case:
+            return CAPITALS[at]
+
+    assert Suite("table", cast(Any, Table())).cases == Suite("list", CAPITALS).cases
 
 
 def test_cases_with_an_empty_cluster_are_no_cluster() -> None:
