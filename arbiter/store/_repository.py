@@ -392,9 +392,11 @@ class SqlRepository(EvaluationRepository):
 
         Without a single target, that is the environment `env:` and the channel.
         """
+        rows = intervention_rows(evaluated, personas)
         with self._writing() as connection:
-            for agent, row in intervention_rows(evaluated, personas):
-                self._upsert(connection, Agent, agent)
+            # In one order, as in `add_messages`.
+            self._upsert(connection, Agent, sorted((agent for agent, _ in rows), key=itemgetter("id")))
+            for agent, row in rows:
                 connection.execute(insert(InterventionLog).values(agent_id=agent["id"], **row))
 
     # Settings

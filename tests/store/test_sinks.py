@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -19,6 +20,7 @@ from arbiter.personas import (
     Attempt,
     GatedAction,
     GateStatistics,
+    Intervened,
     Intervention,
     InterventionBatch,
     MockJudge,
@@ -282,6 +284,21 @@ def test_each_nudged_agent_has_a_row_and_the_tokens_count_once(repository: SqlRe
     found = rows(repository, "SELECT agent_id, token_usage FROM intervention_logs ORDER BY agent_id")
     assert [row["agent_id"] for row in found] == ["jim-1", "pam"]
     assert ["12" in str(row["token_usage"]) for row in found] == [True, False]
+
+
+def test_interventions_that_nudge_the_same_new_agents_at_once_are_all_stored(
+    repository: SqlRepository,
+) -> None:
+    """In PostgreSQL each of the two waited for an agent of the other, and one was refused."""
+    with ThreadPoolExecutor(4) as threads:
+        for hour in range(5):
+            names = [f"agent {hour}.{n}" for n in range(30)]
+            nudges = [dict.fromkeys(order, "Sing.") for order in [names, names[::-1]] * 2]
+            list(
+                threads.map(repository.log_intervention, [Intervened(name="sing", nudges=n) for n in nudges])
+            )
+    (found,) = rows(repository, "SELECT count(*) AS stored FROM intervention_logs")
+    assert found["stored"] == 5 * 4 * 30
 
 
 @ON_FILE
