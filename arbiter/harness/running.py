@@ -261,9 +261,13 @@ class Session:
             if done.status != "completed" and done.history is not None and self._evaluators:
                 # Its nodes were judged as they ran. That decides nothing, and it is part of what the case cost.
                 yield from self._evaluations(done.history)
+            asked = done
+            if kept is None and self._tape is not None and self._tape.keeps(answer):
+                # Judges are asked about the output that a replay has: any other would be another question.
+                asked = replace(done, output=answer.get("output"))
             scores: dict[str, tuple[Score, ...]] = {}
             last: tuple[str, Sequence[Score]] | None = None  # is written together with the line after it
-            for by, judging in self._judging(done, thread_id):
+            for by, judging in self._judging(done, asked, thread_id):
                 if last is not None and self.journal is not None:
                     self.journal.scores(case.id, repeat, *last)
                 known = None if kept is None else kept.scores.get(by)
@@ -343,16 +347,18 @@ class Session:
                 )
 
     def _judging(
-        self, done: CaseRun, thread_id: str
+        self, done: CaseRun, asked: CaseRun, thread_id: str
     ) -> Iterator[tuple[str, Generator[Call, Any, Sequence[Score]]]]:
-        """The judgements of a run, each with the name under which the journal keeps its scores."""
+        """The judgements of a run, each with the name under which the journal keeps its scores. Scorers that ask
+        judges read `asked`."""
         if done.status == "completed" and self._evaluators:
             yield EVALUATIONS, self._evaluations(done.history)
         if done.case.assertions:
             yield EXPECTATIONS, self._expected(done)
         if done.status == "completed":
             for scorer in self._scorers:
-                yield scorer.name, self._judge(scorer, done, thread_id)
+                run = asked if scorer.name in self.judging.judges else done
+                yield scorer.name, self._judge(scorer, run, thread_id)
 
     def _expected(self, done: CaseRun) -> Generator[Call, Any, Sequence[Score]]:
         yield from ()

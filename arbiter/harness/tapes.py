@@ -31,8 +31,12 @@ class Tape(Protocol):
         """The known answer to a case; None if there is none and the target is to be called."""
         ...
 
+    def keeps(self, answer: Mapping[str, Any]) -> bool:
+        """True for an answer that a later run gets from here, in its JSON form."""
+        ...
+
     def keep(self, case: Case, repeat: int, answer: Mapping[str, Any]) -> None:
-        """Keep the answer to a case."""
+        """Keep the answer to a case, if it `keeps` such an answer."""
         ...
 
 
@@ -82,14 +86,17 @@ class RecordedTape:
         )
         return None if found is None else _kept(found)
 
-    def keep(self, case: Case, repeat: int, answer: Mapping[str, Any]) -> None:
+    def keeps(self, answer: Mapping[str, Any]) -> bool:
         """Timeouts are not recorded."""
-        if self.recordings.mode != "record" or answer["status"] in ("timeout", "lost"):
+        return self.recordings.mode == "record" and answer["status"] not in ("timeout", "lost")
+
+    def keep(self, case: Case, repeat: int, answer: Mapping[str, Any]) -> None:
+        if not self.keeps(answer):
             return
         if answer.get("exact") is False:
             warnings.warn(
-                f"the output of case {case.id!r} is not JSON, so scorers of a replay get it in another form. Name an "
-                "output that is JSON: target.output.",
+                f"the output of case {case.id!r} is not JSON, so judges, and the scorers of a replay, get it in its "
+                "JSON form. Name an output that is JSON: target.output.",
                 ArbiterWarning,
                 stacklevel=2,
             )
@@ -113,6 +120,9 @@ class CachedTape:
         found = self.cache.get(answer_key(case.input, self.parts, repeat))
         return None if found is None else _kept({**found, "case": case.id, "repeat": repeat})
 
+    def keeps(self, answer: Mapping[str, Any]) -> bool:
+        return answer["status"] == "completed" and answer.get("exact") is not False
+
     def keep(self, case: Case, repeat: int, answer: Mapping[str, Any]) -> None:
-        if answer["status"] == "completed" and answer.get("exact", True):
+        if self.keeps(answer):
             self.cache.put(answer_key(case.input, self.parts, repeat), _lasting(answer))

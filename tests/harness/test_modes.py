@@ -584,6 +584,26 @@ def test_a_judge_reads_a_recorded_state_as_it_was() -> None:
         assert report.rows["kind"].cases == {"a": (0.8,)}
 
 
+def test_a_judge_of_an_output_that_is_not_json_is_asked_once() -> None:
+    """A replay has its JSON form. A judge that was asked about the output itself had to be recorded once more."""
+    read: list[str] = []
+
+    def reading(run: CaseRun) -> bool:
+        read.append(type(run.output["amount"]).__name__)
+        return True
+
+    scorers: list[Any] = [KIND, {"name": "fresh", "use": "fluency", "judge": "main"}, reading]
+    states = Suite("states", [Case("a", {"log": []})], scorers=scorers, models={"main": model(GRADE)})
+    plan = graph(Spy("plan", amount=AIMessage("Hello.", id="1")))
+    with pytest.warns(
+        ArbiterWarning, match="so judges, and the scorers of a replay, get it in its JSON form"
+    ):
+        recorded = states.run(plan, mode="record")
+    replayed = states.run(plan, mode="mock")
+    assert [row.cases for row in replayed.rows.values()] == [row.cases for row in recorded.rows.values()]
+    assert read == ["AIMessage", "dict"]
+
+
 def test_the_judgement_of_one_case_is_no_outdated_one_of_another() -> None:
     judged(2).run(itself, mode="record")
     stale = Recording("recordings/judged", allow_stale=True)
