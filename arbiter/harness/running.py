@@ -69,6 +69,8 @@ class Call:
 Steps: TypeAlias = Generator[Call, Any, None]
 Run: TypeAlias = Callable[[Case, str], Any]
 """The target as a worker calls it."""
+MAX_RUNS = 10_000_000
+"""The most cases × repeats of a run, which are listed before it begins."""
 GRACE = 5.0
 """The seconds that a cancelled target gets for its `finally`."""
 
@@ -127,10 +129,13 @@ class Session:
             raise ConfigurationError(
                 "\n".join(f"{case.source}: {said}" if case.source else said for case, said in mistakes)
             )
+        times = [repeats if case.repeats is None else case.repeats for case in cases]
+        if sum(times) > MAX_RUNS:
+            raise ConfigurationError(
+                f"cases × repeats are {sum(times):,}; a run has at most {MAX_RUNS:,}. Lower repeats."
+            )
         self.todo = [
-            (case, repeat)
-            for case in cases
-            for repeat in range(case.repeats if case.repeats is not None else repeats)
+            (case, repeat) for case, most in zip(cases, times, strict=True) for repeat in range(most)
         ]
         """All cases with their repeats, in the order of the suite."""
         for at, (case, repeat) in enumerate(self.todo):

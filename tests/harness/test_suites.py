@@ -1169,6 +1169,15 @@ def test_repeats_run_in_threads_of_their_own(mode: str) -> None:
     assert all(result.output == {"log": ["plan"]} for result in report.results)
 
 
+@pytest.mark.parametrize("of_case", [None, 10**9])
+def test_more_repeats_than_memory_can_list_are_refused(of_case: int | None) -> None:
+    suite = Suite("many", [Case("a", 1, repeats=of_case), Case("b", 2, repeats=1)], repeats=10**9)
+    with pytest.raises(
+        ConfigurationError, match="cases × repeats are 1,000,000,001; a run has at most 10,000,000"
+    ):
+        suite.run(same)
+
+
 def test_a_target_cannot_change_a_case_for_its_repeats() -> None:
     def greedy(given: dict[str, Any]) -> int:
         given["seen"] += 1
