@@ -30,6 +30,8 @@ from arbiter.harness import Case, CaseRun, Limits, Report, Score, Selection, Sui
 from arbiter.harness.journal import run_folder
 from arbiter.harness.reports import junit
 from arbiter.harness.reports.report import load_report
+from arbiter.harness.reports.texts import remarks
+from arbiter.harness.scores import NINE
 from arbiter.instructions import GENERATE
 from tests.support import MODES, PATIENCE, Chat, Check, Judge, Route, Spy, State, chain, good, until
 
@@ -344,6 +346,15 @@ def test_a_part_of_a_score_cannot_have_the_row_of_another_scorer(order: int) -> 
     assert (report.rows["style.tone"].mean, report.rows["style.all"].mean) == (0.2, 1.0)
     reasons = [score.reason for score in report.results[0].scores if score.outcome == "error"]
     assert reasons == ["returned 'style.tone', which is the row of another one; rename one of them"]
+
+
+def test_a_row_of_several_scales_is_told() -> None:
+    def tone(run: CaseRun) -> bool | Score:
+        return "France" in run.input or Score("tone", 8.0, scale=NINE)
+
+    report = Suite("capitals", CAPITALS, scorers=[tone, right]).run(capital)
+    assert [line.partition(" are on ")[0] for line in remarks(report)] == ["the scores of tone"]
+    assert "on the scales 0–1 and 0–9, and its mean mixes them" in " ".join(report.printed().split())
 
 
 def test_a_scorer_of_labels_has_no_row_and_leaves_the_run_decided() -> None:

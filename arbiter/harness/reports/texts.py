@@ -7,12 +7,12 @@ from math import isfinite
 from shlex import quote
 
 from arbiter.harness.agents import is_agent
-from arbiter.harness.comparisons import RowComparison, decimals, sentence
+from arbiter.harness.comparisons import RowComparison, decimals, scale_text, sentence
 from arbiter.harness.judging import family_of
 from arbiter.harness.reports.report import Report
 from arbiter.harness.results import CaseResult
 from arbiter.harness.rows import Row
-from arbiter.harness.scores import SHARE
+from arbiter.harness.scores import SHARE, Scale
 from arbiter.harness.usage import NOTHING, Spent, cost_text
 from arbiter.models import visible
 from arbiter.statistics import half_up, p_text
@@ -174,7 +174,7 @@ def remarks(report: Report) -> list[str]:
         found.append(
             about if mine is None else f"{about}; {calibration.told([*mine.values.values()], mine.scale)}"
         )
-    found += _relatives(report)
+    found += [*_relatives(report), *_mixed(report)]
     if report.outdated:
         found.append(f"outdated recordings were taken (--allow-stale): {_first(report.outdated)}")
     if report.unused:
@@ -192,6 +192,19 @@ def _relatives(report: Report) -> Iterator[str]:
                 yield f"the judge {judge} is also the model of the target"
             elif (family := family_of(judge)) and family == family_of(model):
                 yield f"the judge {judge} is of the family of the target's {model}, whose style it may prefer"
+
+
+def _mixed(report: Report) -> Iterator[str]:
+    """The rows whose mean is over scores on several scales."""
+    scales: dict[str, set[Scale]] = {}
+    for result in report.results:
+        for score in result.scores:
+            if score.value is not None:
+                scales.setdefault(score.name, set()).add(score.scale)
+    for name, several in scales.items():
+        if len(several) > 1:
+            shown = " and ".join(map(scale_text, sorted(several)))
+            yield f"the scores of {name} are on the scales {shown}, and its mean mixes them: give them one scale"
 
 
 def _first(parts: Sequence[str]) -> str:
