@@ -531,6 +531,9 @@ def test_a_replay_has_no_node_runs_to_export(project: Path) -> None:
     ("to", "options", "said"),
     [
         ("trl-dop", {}, r"expected one of steps, .*Did you mean 'trl-dpo'"),
+        ("steps", {"rows": None}, "rows is None; expected names of scores"),
+        ("trl-dpo", {"margin": "0.5"}, "margin is '0.5'; expected a number above 0"),
+        ("trl-dpo", {"split": "0.5"}, "split is '0.5'; expected a number between 0 and 1"),
         ("trl-dpo", {"margin": 0.0}, "margin is 0.0; expected a number above 0"),
         ("trl-dpo", {"split": 1.0}, "split is 1.0; expected a number between 0 and 1"),
         (

@@ -15,6 +15,7 @@ from arbiter.harness.cases import Case
 from arbiter.harness.exports.evidence import Evidence, Rewarding, Run
 from arbiter.harness.exports.messages import completion_of, plain_text, prompt_of
 from arbiter.harness.exports.steps import COLUMNS, Step, row_of, steps_of
+from arbiter.verdicts import is_numeric
 
 Part = Literal["train", "test"]
 MESSAGES = "messages"
@@ -51,9 +52,13 @@ class ExportOptions:
     def check(self, name: str) -> None:
         """Raise `ConfigurationError` for a value out of range, or an option that the form of that name has not."""
         form = FORMS[name]
-        if self.margin is not None and not 0 < self.margin <= 1:
+        if not hasattr(self.rows, "__iter__"):
+            raise ConfigurationError(
+                f"rows is {self.rows!r:.80}; expected names of scores, such as ['kind']."
+            )
+        if self.margin is not None and not (is_numeric(self.margin) and 0 < self.margin <= 1):
             raise ConfigurationError(f"margin is {self.margin!r}; expected a number above 0 and at most 1.")
-        if self.split is not None and not 0 < self.split < 1:
+        if self.split is not None and not (is_numeric(self.split) and 0 < self.split < 1):
             raise ConfigurationError(f"split is {self.split!r}; expected a number between 0 and 1.")
         if self.corrections and self.margin is not None:
             raise ConfigurationError("margin is for pairs of repeats; pairs of corrections have none.")
