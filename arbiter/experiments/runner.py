@@ -31,6 +31,7 @@ from arbiter.experiments.scenarios import Scenario, checked_metrics, scenario_of
 from arbiter.experiments.world import ROLE, TURN, Order, Setting, World
 from arbiter.harness import Case, Limits, Suite
 from arbiter.harness.canonical import is_mapping
+from arbiter.harness.cases import MAX_CASES
 from arbiter.harness.judging import family_of, judge_settings
 from arbiter.harness.limits import Limiters, innermost, limited, provider_and_name
 from arbiter.harness.suites import Progress
@@ -245,6 +246,10 @@ class Experiment:
     def _cases(self, about: Mapping[str, Any]) -> list[Case]:
         """The environments, each in every arm before the next one."""
         scenario = self.setting
+        if (count := self.plan.pairs * len(self.corrections)) > MAX_CASES:
+            raise ConfigurationError(
+                f"the environments of all arms are {count:,}; expected at most {MAX_CASES:,}. Lower runs."
+            )
         cases: list[Case] = []
         each_run = self.plan.pairs // self.runs
         for run in range(self.runs):

@@ -609,6 +609,7 @@ def nothing(personas: Any, judge: Any) -> Any:
         ({"scale": 0}, "above 0"),
         ({"scale": float("nan")}, "above 0"),
         ({"runs": 0}, "whole number from 1"),
+        ({"runs": 10**9}, "the environments of all arms are .*; expected at most 1,000,000. Lower runs"),
         ({"seed": "x"}, "seed is 'x'"),
         ({"order": "random"}, "order is 'random'"),
         ({"mode": "offline"}, "expected one of llm, template"),
