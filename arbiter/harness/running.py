@@ -296,8 +296,10 @@ class Session:
             self.leave()
 
     def _own(self, score: Score, by: str) -> Score:
-        """A score of a scorer; an error if it has the row of another one, whose mean would be that of both."""
-        if score.name == by or by == EVALUATIONS or score.name not in self._names:
+        """A score of a scorer; an error if it has the row of another one, whose mean would be that of both. A part that
+        is not applicable has no mean."""
+        is_own = score.name == by or by == EVALUATIONS or score.name not in self._names
+        if is_own or score.outcome == "not_applicable":
             return score
         return failed(by, f"returned {score.name!r}, which is the row of another one; rename one of them")
 

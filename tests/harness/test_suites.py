@@ -340,12 +340,13 @@ def test_a_scorer_that_fails_leaves_the_other_scores_of_its_case() -> None:
 def test_a_part_of_a_score_cannot_have_the_row_of_another_scorer(order: int) -> None:
     scorers: dict[str, Callable[[CaseRun], Any]] = {
         "style.tone": lambda run: 0.2,
-        "style": lambda run: {"tone": 0.8, "all": 1.0},
+        "style": lambda run: {"tone": 0.8 if run.case.id == "france" else None, "all": 1.0},
     }
     report = Suite("styles", CAPITALS, scorers=dict([*scorers.items()][::order])).run(capital)
     assert (report.rows["style.tone"].mean, report.rows["style.all"].mean) == (0.2, 1.0)
     reasons = [score.reason for score in report.results[0].scores if score.outcome == "error"]
     assert reasons == ["returned 'style.tone', which is the row of another one; rename one of them"]
+    assert [result.passed for result in report.results] == [False, True]
 
 
 def test_a_row_of_several_scales_is_told() -> None:
