@@ -110,7 +110,8 @@ class Session:
         self.workers = 0
         self._scorers = scorers
         self._evaluators = target.evaluators
-        self._names = {each.name for each in scorers} | {each.name for each in target.evaluators}
+        self._sources = dict.fromkeys((each.name for each in target.evaluators), EVALUATIONS)
+        self._sources |= {each.name: each.name for each in scorers}
         self.journal: Wire | None = None
         self.judging = judging
         self._has_budget = any(
@@ -298,10 +299,10 @@ class Session:
     def _own(self, score: Score, by: str) -> Score:
         """A score of a scorer; an error if it has the row of another one, whose mean would be that of both. A part that
         is not applicable has no mean."""
-        is_own = score.name == by or by == EVALUATIONS or score.name not in self._names
-        if is_own or score.outcome == "not_applicable":
+        if self._sources.get(score.name, by) == by or score.outcome == "not_applicable":
             return score
-        return failed(by, f"returned {score.name!r}, which is the row of another one; rename one of them")
+        said = f"returned {score.name!r}, which is the row of another one; rename one of them"
+        return failed(by or score.name.rpartition(".")[0], said)
 
     def leave(self) -> None:
         """Note that a claimed case × repeat is no longer running."""

@@ -349,6 +349,25 @@ def test_a_part_of_a_score_cannot_have_the_row_of_another_scorer(order: int) -> 
     assert [result.passed for result in report.results] == [False, True]
 
 
+def test_a_part_of_an_evaluation_cannot_have_the_row_of_a_scorer() -> None:
+    arbiter_os = ArbiterOS()
+
+    @arbiter_os.evaluator
+    def style(item: Any) -> dict[str, float]:
+        return {"tone": 0.8, "brief": 1.0}
+
+    suite = Suite("styles", [Case("a", {"log": []})], scorers={"style.tone": lambda run: 0.2})
+    report = suite.run(arbiter_os.govern(chain(Spy("plan"))))
+    assert {name: row.mean for name, row in report.rows.items() if name != "completed"} == {
+        "style.brief": 1.0,
+        "style.tone": 0.2,
+    }
+    reasons = [(score.name, score.reason) for score in report.results[0].scores if score.outcome == "error"]
+    assert reasons == [
+        ("style", "returned 'style.tone', which is the row of another one; rename one of them")
+    ]
+
+
 def test_a_row_of_several_scales_is_told() -> None:
     def tone(run: CaseRun) -> bool | Score:
         return "France" in run.input or Score("tone", 8.0, scale=NINE)
