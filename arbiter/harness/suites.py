@@ -532,8 +532,8 @@ def _kept(
 
 
 def _evaluators(given: Any) -> tuple[NodeEvaluator | str, ...]:
-    is_one = isinstance(given, str | NodeEvaluator) or not hasattr(given, "__iter__")
-    found: tuple[Any, ...] = (given,) if is_one else tuple(given)
+    are_several = hasattr(given, "__iter__") and not isinstance(given, str | NodeEvaluator)
+    found: tuple[Any, ...] = tuple(cast(Any, given)) if are_several else (given,)
     names: set[str] = set()
     for each in found:
         if not isinstance(each, str | NodeEvaluator):
