@@ -239,7 +239,7 @@ def _run_of(core: Core, config: RunnableConfig | None) -> Run:
     if namespace := conf.get("checkpoint_ns"):
         root = str(namespace).split("|", 1)[0]
         return core.recorder.functional_run(thread_id, root, resumed=is_resumed(conf))
-    return core.recorder.plain_run(thread_id)
+    return core.recorder.plain_run(thread_id, core.settings.facts)
 
 
 def govern_function(governed: Governed, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,7 +26,7 @@ from uuid import uuid4
 from arbiter._threads.forks import new_lock
 from arbiter._values.once import Once
 from arbiter.errors import AmbiguousHistoryError, ArbiterWarning
-from arbiter.history._facts import RunFact, Value
+from arbiter.history._facts import RUN, RunFact, Value, fold
 from arbiter.history._items import RunHistory
 from arbiter.history._packing import is_packed_id
 from arbiter.history._past import Past, task_order
@@ -50,6 +50,7 @@ class Run:
         "_counted",
         "_uuid",
         "called",
+        "caller",
         "epoch",
         "forgotten",
         "id",
@@ -61,6 +62,8 @@ class Run:
     def __init__(self, log: ThreadLog, epoch: int, uuid: str | None = None) -> None:
         self.called: Value = {}
         """The facts of governed functions in this run, if there is no graph to keep them."""
+        self.caller: weakref.ref[Execution] | None = None
+        """The execution that adds to them."""
         self.id = f"{log.thread_id or ''}#{next(_run_numbers)}"
         self.log = log
         self.epoch = epoch
@@ -98,6 +101,7 @@ class ThreadLog:
 
     __slots__ = (
         "__weakref__",
+        "_called",
         "_calls",
         "_counted",
         "by_id",
@@ -116,6 +120,8 @@ class ThreadLog:
         self.runs: deque[Run] = deque()
         self.by_id: dict[str, Record] = {}
         self.size = 0
+        self._called: Run | None = None
+        """The newest run of governed functions that were called without a graph."""
         self._calls: dict[str, int] = {}
         """The newest step of the calls of governed functions, by namespace."""
         self._counted: Counter[Kind] = Counter()
@@ -147,6 +153,7 @@ class ThreadLog:
         execution that still uses a run holds the log, whose copy of the run has the same records.
         """
         with self.lock:
+            self._called = None
             self.runs = deque(map(copy, self.runs))
             for run in self.runs:
                 run.log = weakref.proxy(self)
@@ -217,6 +224,19 @@ class ThreadLog:
                 else:
                     self.share(run, known)
             return run
+
+    def called_run(self, keep: int, uuid: str | None = None) -> Run:
+        """Begin a run of governed functions that are called without a graph. It begins with the past of the thread's
+        newest such run, of which `keep` facts are kept.
+        """
+        run = self.new_run(PLAIN, Past({} if uuid is None else {"run_id": uuid}))
+        if (before := self._called) is not None and before.called:
+            run.called = fold(before.called, (RUN,), keep)
+            if before.caller is not None and before.caller() is None:
+                before.called = {}
+        if self.thread_id is not None:
+            self._called = run
+        return run
 
     def unknown(self, facts: Iterable[RunFact]) -> list[RunFact]:
         """Those of these facts whose node run has no record here: another process ran it, or it was forgotten."""
@@ -312,6 +332,7 @@ class Execution:
         "_outer",
         "_place",
         "_recorder",
+        "called",
         "first",
         "info",
         "newest",
@@ -330,6 +351,8 @@ class Execution:
         self.newest: Run | None = None
         """The run that began last: this one, or one in a copy of the context that this execution left behind.
         """
+        self.called: weakref.WeakValueDictionary[str | None, Run] = weakref.WeakValueDictionary()
+        """The runs of governed functions that this context has called without a graph, by thread."""
         self.first: int | None = None
         """The superstep in which the execution began, once a node has run."""
         self.recovered: Recovered | None = None
@@ -482,7 +505,8 @@ class Recorder:
         log = self.log_of(first.thread_id)
         log.identify(past)
         unknown, pending = log.unknown(past.value.get("facts", ())), log.unknown(first.pending)
-        run = next((run for run in reversed(log.runs) if run.epoch != PLAIN), None)
+        with log.lock:
+            run = next((run for run in reversed(log.runs) if run.epoch != PLAIN), None)
         epoch: int = past.value.get("run", 0)
         continues = (
             run is not None
@@ -517,56 +541,50 @@ class Recorder:
         if run.log.thread_id is None and run.records:
             self.is_shared = True
 
-    def plain_run(self, thread_id: str | None) -> Run:
-        """The run of governed functions that are called without a graph: that of the thread, or without one that of
-        this context.
-        """
+    def plain_run(self, thread_id: str | None, keep: int) -> Run:
+        """The run of governed functions that are called without a graph: that of this context on the thread."""
         loop = _current.get().get(self.uid)
-        own = None if loop is None else loop.run
-        if thread_id is not None:
-            run = self._kept_run(thread_id, "")
-        elif own is not None and own.epoch == PLAIN and own.log.thread_id is None:
-            run = own
-        else:
-            run = self.log_of(None).new_run(PLAIN, Past({}))
-        if loop is None or (own is not None and own is not run):
+        if loop is None or (loop.run is not None and loop.run.epoch != PLAIN):
             loop = Execution(self)
+        log = None if thread_id is None else self.log_of(thread_id)
+        run = loop.run
+        if run is not None and run.log.thread_id != thread_id:
+            if not loop.is_here:
+                loop = Execution(self)
+            run = loop.called.get(thread_id)
+        # A thread may have been forgotten meanwhile.
+        if run is None or (log is not None and run.log is not log):
+            run = (log or self.log_of(None)).called_run(keep)
         if loop.is_here or loop.run is None:
+            loop.called[thread_id], run.caller = run, weakref.ref(loop)
             loop.begins(run)
         self._began(run)
         return run
 
     def functional_run(self, thread_id: str | None, root: str, *, resumed: bool = False) -> Run:
         """The run of governed functions inside LangGraph's functional API; `root` names the entrypoint's task."""
-        run = self._kept_run(thread_id, root, resumed=resumed)
-        if (loop := _current.get().get(self.uid)) is not None:
-            loop.begins(run)  # the caller's own: its context was inherited
-        self._began(run)
-        return run
-
-    def _kept_run(self, thread_id: str | None, root: str, *, resumed: bool = False) -> Run:
-        """The run of that thread and root, which later calls find again."""
         with self._lock:
             if (run := self._functional.get((thread_id, root))) is not None:
                 self._functional.move_to_end((thread_id, root))
-                if thread_id is not None and thread_id in self._threads:
-                    self._threads.move_to_end(thread_id)
-                return run
-        if resumed and self._forgotten_runs and _reported.is_new(self.uid):
-            _log.warning(
-                "a run of an entrypoint was resumed on thread %r, and its earlier calls of governed functions may "
-                "have been forgotten: rules that count or look back begin again at nothing. "
-                "ArbiterOS(keep_threads=%s) keeps %s runs of entrypoints. (This is reported once.)",
-                thread_id,
-                self.keep_threads,
-                self.keep_threads,
-            )
-        run = self.log_of(thread_id).new_run(PLAIN, Past({}))
-        with self._lock:
-            run = self._functional.setdefault((thread_id, root), run)
-            if len(self._functional) > self.keep_threads:
-                self._functional.popitem(last=False)
-                self._forgotten_runs = True
+        if run is None:
+            if resumed and self._forgotten_runs and _reported.is_new(self.uid):
+                _log.warning(
+                    "a run of an entrypoint was resumed on thread %r, and its earlier calls of governed functions may "
+                    "have been forgotten: rules that count or look back begin again at nothing. "
+                    "ArbiterOS(keep_threads=%s) keeps %s runs of entrypoints. (This is reported once.)",
+                    thread_id,
+                    self.keep_threads,
+                    self.keep_threads,
+                )
+            run = self.log_of(thread_id).new_run(PLAIN, Past({}))
+            with self._lock:
+                run = self._functional.setdefault((thread_id, root), run)
+                if len(self._functional) > self.keep_threads:
+                    self._functional.popitem(last=False)
+                    self._forgotten_runs = True
+        if (loop := _current.get().get(self.uid)) is not None:
+            loop.begins(run)  # the caller's own: its context was inherited
+        self._began(run)
         return run
 
     def current(self) -> RunHistory:

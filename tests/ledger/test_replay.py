@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import sys
 import time
 from collections import Counter
@@ -88,6 +89,24 @@ def test_replay_under_the_recorded_constitution_differs_in_nothing(tmp_path: Pat
     assert report.summary.decisions == report.summary.same == 4
     assert report.summary.threads == 2
     assert report.idle == []
+
+
+def test_a_function_that_each_request_calls_on_a_thread_is_replayed_with_the_past_of_the_thread(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    once, most = (
+        "name: once, use: at_most, times: 1",
+        "name: most, use: at_most, per: thread, times: {}, on_deny: end",
+    )
+    now = pack(tmp_path, "now", once, most.format(3))
+    arbiter_os = ArbiterOS.from_constitution(now, ledger=ledger)
+    for _ in range(4):
+        contextvars.Context().run(arbiter_os.execute, {}, Spy("node"), conf("t"))
+    ledger.flush(10)
+    same = ledger.replay(now)
+    assert (list(same), dict(same.unknown), same.summary.same) == ([], {}, 4)
+    stricter = ledger.replay(pack(tmp_path, "next", once, most.format(2)))
+    assert [(each.outcome, each.step) for each in stricter] == [("stricter", 3)]
 
 
 def test_the_cap_of_a_loop_of_denials_holds_in_a_replay(tmp_path: Path, ledger: Ledger) -> None:

@@ -37,7 +37,7 @@ from arbiter import (
     ThresholdEvaluator,
     Verdict,
 )
-from arbiter.checkers import ApprovalChecker, AtMost, BudgetChecker
+from arbiter.checkers import ApprovalChecker, AtMost, BudgetChecker, RequireBefore
 from arbiter.errors import ApprovalUsedError
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
 from tests.support import MODES, PATIENCE, Check, Spy, State, chain, run, thread
@@ -463,7 +463,7 @@ def test_a_function_that_is_called_on_a_thread_belongs_to_the_thread(mode: str) 
     arbiter_os.add_policy_checker(BudgetChecker("twice", calls=2, per="thread"))
 
     def called(thread_id: object) -> int:
-        """Call the function in a context of its own, as a server's request does. Returns the length of its history."""
+        """Call the function in a context of its own, as a server's request does. Returns the length of the run."""
 
         def request() -> int:
             config: Any = {"configurable": {"thread_id": thread_id}}
@@ -479,12 +479,43 @@ def test_a_function_that_is_called_on_a_thread_belongs_to_the_thread(mode: str) 
 
         return contextvars.Context().run(request)
 
-    assert [called("a"), called(7), called("a"), called("7")] == [1, 1, 2, 2]
+    assert [called("a"), called(7), called("a"), called("7")] == [1, 1, 1, 1]
     with pytest.raises(PolicyViolationError, match="2 of 2 calls of this thread"):
         called("a")
     of_a = [item.status for item in arbiter_os.history_of(thread_id="a").items()]
     assert of_a == ["completed", "completed", "denied"]
     assert arbiter_os.history_of(thread_id="7").count() == 2
+
+
+def test_each_request_that_calls_a_function_on_a_thread_is_a_run_of_it() -> None:
+    """Limits per run are those of a request, and rules over the thread see what earlier requests did."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(BudgetChecker("twice", calls=2))
+    arbiter_os.add_policy_checker(RequireBefore("verified", VERIFY, target_instructions=[TOOL_CALL]))
+    arbiter_os.add_policy_checker(AtMost("four", 4, per="thread", target_instructions=[TOOL_CALL]))
+
+    def request(*calls: tuple[str, Any]) -> None:
+        for thread_id, instruction in calls:
+            arbiter_os.execute({}, Spy("node"), thread(thread_id), instruction=instruction)
+
+    def requested(*calls: tuple[str, Any]) -> None:
+        contextvars.Context().run(request, *calls)
+
+    requested(("a", VERIFY), ("b", VERIFY), ("a", TOOL_CALL))
+    for _ in range(3):
+        requested(("a", TOOL_CALL))
+    with pytest.raises(PolicyViolationError, match="ran 4 times"):
+        requested(("a", TOOL_CALL))
+    with pytest.raises(PolicyViolationError, match="2 of 2 calls of this run"):
+        requested(("b", TOOL_CALL), ("c", VERIFY), ("b", TOOL_CALL), ("b", TOOL_CALL))
+
+
+def test_a_thread_that_was_forgotten_is_known_again_once_a_function_is_called_on_it() -> None:
+    arbiter_os = ArbiterOS(keep_threads=1)
+    arbiter_os.execute({}, Spy("node"), thread("a"))
+    arbiter_os.execute({}, chain(Spy("other")), thread("b"))
+    arbiter_os.execute({}, Spy("node"), thread("a"))
+    assert arbiter_os.history_of(thread_id="a").count() == 1
 
 
 def test_a_graph_that_paused_goes_on_after_a_function_was_called_on_its_thread() -> None:

@@ -361,7 +361,9 @@ class ThreadVisit:
 
     def _plain_run(self, attempt: Attempt) -> Run:
         if (run := self._runs.get(attempt.run)) is None:
-            run = self._runs[attempt.run] = self._log.new_run(-1, Past({"run_id": attempt.run}))
+            run = self._runs[attempt.run] = self._log.called_run(KEEP, attempt.run)
+            if Past(run.called).end != (attempt.body.get("after"), attempt.body.get("past")):
+                run.called = {}
         return run
 
     def _config(self, attempt: Attempt) -> RunnableConfig:
