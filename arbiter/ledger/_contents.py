@@ -255,13 +255,13 @@ class Capture:
 
     def _told(self, told: Mapping[str, Any], depth: int) -> dict[str, Any]:
         """The names in what a provider says about its answer. No rule of a replay may take the rest for absent."""
-        names = {"model_name": told.get("model_name") or told.get("model")}
-        names["model_provider"] = told.get("model_provider")
-        left_out = len(told.keys() - {"model_name", "model", "model_provider"})
+        names = {name: told.get(name) for name in ("model_name", "model", "model_provider")}
+        left_out = len(told.keys() - names.keys())
+        names["model_name"] = names["model_name"] or names["model"]
         if not left_out:
             return {name: self.value(named, depth + 1) for name, named in names.items() if named}
         known = {name: self.value(named, depth + 1) for name, named in names.items()}
-        return {**known, "model": None, "$cut": {"keys": left_out, "of": len(told)}}
+        return {**known, "$cut": {"keys": left_out, "of": len(told)}}
 
     def _other(self, value: Any, depth: int) -> Any:
         kind = cast(Any, type(value))

@@ -454,6 +454,18 @@ def test_what_a_message_had_and_the_ledger_has_not_is_unknown(
     assert (len(report), dict(report.unknown)) == (0, {unknown: 1} if unknown else {})
 
 
+@pytest.mark.parametrize("more", [{}, {"done": True}])
+def test_a_rule_reads_the_model_under_the_name_that_its_provider_has_for_it(
+    tmp_path: Path, ledger: Ledger, more: dict[str, Any]
+) -> None:
+    when = 'input.messages[0].response_metadata.model == "m"'
+    rules = pack(tmp_path, "now", f"name: rule, use: condition, deny_when: '{when}', on_deny: end")
+    app = ArbiterOS.from_constitution(rules, ledger=ledger).govern(chain(Spy("a"), state=Chat))
+    app.invoke({"messages": [AIMessage("ok", response_metadata={"model": "m", **more})]})
+    report = ledger.replay(rules)
+    assert (list(report), report.summary.same) == ([], 1)
+
+
 def test_a_read_of_what_was_cut_is_unknown_and_named(tmp_path: Path, ledger: Ledger) -> None:
     """The newest message is there; a message in the middle of a long conversation is not."""
 
