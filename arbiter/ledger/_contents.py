@@ -258,10 +258,12 @@ class Capture:
         names = {name: told.get(name) for name in ("model_name", "model", "model_provider")}
         left_out = len(told.keys() - names.keys())
         names["model_name"] = names["model_name"] or names["model"]
-        if not left_out:
-            return {name: self.value(named, depth + 1) for name, named in names.items() if named}
-        known = {name: self.value(named, depth + 1) for name, named in names.items()}
-        return {**known, "$cut": {"keys": left_out, "of": len(told)}}
+        known = {name: self.value(named, depth + 1) for name, named in names.items() if named}
+        return (
+            {**dict.fromkeys(names), **known, "$cut": {"keys": left_out, "of": len(told)}}
+            if left_out
+            else known
+        )
 
     def _other(self, value: Any, depth: int) -> Any:
         kind = cast(Any, type(value))
