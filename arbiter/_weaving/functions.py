@@ -40,7 +40,7 @@ from arbiter._weaving.node import without_effects
 from arbiter._weaving.tools import HeldTools
 from arbiter._weaving.watching import watched
 from arbiter.errors import NotAGraphError, SyncDriverError
-from arbiter.history._facts import RunFact, fold
+from arbiter.history._facts import RunFact
 from arbiter.history._items import ToolsOf
 from arbiter.history._past import Past
 from arbiter.history._record import ExecutionInfo, Position
@@ -148,8 +148,7 @@ class FunctionCall(NodeRun):
         if self.parent is not None:
             self.parent.called((fact,))
             return
-        with _lock:
-            self.run.called = fold(self.run.called, (fact,), self.settings.facts)
+        self.run.log.remember(self.run, fact, self.settings.facts)
 
     def _hand_on(self, claims: Sequence[str]) -> None:
         """No other execution may begin before the output of the whole node is saved."""

@@ -120,8 +120,8 @@ class ThreadLog:
         self.runs: deque[Run] = deque()
         self.by_id: dict[str, Record] = {}
         self.size = 0
-        self._called: Run | None = None
-        """The newest run of governed functions that were called without a graph."""
+        self._called: Value = {}
+        """The facts of governed functions that were called without a graph."""
         self._calls: dict[str, int] = {}
         """The newest step of the calls of governed functions, by namespace."""
         self._counted: Counter[Kind] = Counter()
@@ -153,7 +153,6 @@ class ThreadLog:
         execution that still uses a run holds the log, whose copy of the run has the same records.
         """
         with self.lock:
-            self._called = None
             self.runs = deque(map(copy, self.runs))
             for run in self.runs:
                 run.log = weakref.proxy(self)
@@ -225,18 +224,26 @@ class ThreadLog:
                     self.share(run, known)
             return run
 
-    def called_run(self, keep: int, uuid: str | None = None) -> Run:
+    def called_run(self, keep: int) -> Run:
         """Begin a run of governed functions that are called without a graph. It begins with the past of the thread's
-        newest such run, of which `keep` facts are kept.
+        earlier ones, of which `keep` facts are kept.
         """
-        run = self.new_run(PLAIN, Past({} if uuid is None else {"run_id": uuid}))
-        if (before := self._called) is not None and before.called:
-            run.called = fold(before.called, (RUN,), keep)
-            if before.caller is not None and before.caller() is None:
+        run = self.new_run(PLAIN, Past({}))
+        with self.lock:
+            before = self.runs[-2] if len(self.runs) > 1 else None
+            if before is not None and before.caller is not None and before.caller() is None:
                 before.called = {}
-        if self.thread_id is not None:
-            self._called = run
+            if self._called:
+                self._called = run.called = fold(self._called, (RUN,), keep)
         return run
+
+    def remember(self, run: Run, fact: RunFact, keep: int) -> None:
+        """Add a call of a governed function to the past of its run and, without a graph, of the thread."""
+        with self.lock:
+            before, run.called = run.called, fold(run.called, (fact,), keep)
+            if run.caller is not None:
+                alone = self._called is before or not self._called
+                self._called = run.called if alone else fold(self._called, (fact,), keep)
 
     def unknown(self, facts: Iterable[RunFact]) -> list[RunFact]:
         """Those of these facts whose node run has no record here: another process ran it, or it was forgotten."""
@@ -548,7 +555,8 @@ class Recorder:
             loop = Execution(self)
         log = None if thread_id is None else self.log_of(thread_id)
         run = loop.run
-        if run is not None and run.log.thread_id != thread_id:
+        # The run of an entrypoint has no caller: its past is not that of the thread.
+        if run is not None and (run.log.thread_id != thread_id or (log is not None and run.caller is None)):
             if not loop.is_here:
                 loop = Execution(self)
             run = loop.called.get(thread_id)

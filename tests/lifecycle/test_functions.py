@@ -510,6 +510,24 @@ def test_each_request_that_calls_a_function_on_a_thread_is_a_run_of_it() -> None
         requested(("b", TOOL_CALL), ("c", VERIFY), ("b", TOOL_CALL), ("b", TOOL_CALL))
 
 
+def test_the_calls_of_requests_at_once_all_count_for_their_thread() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(AtMost("three", 3, per="thread"))
+    at_once = threading.Barrier(3)
+
+    def wait(state: State) -> State:
+        at_once.wait(PATIENCE)
+        return {}
+
+    calls = [threading.Thread(target=arbiter_os.execute, args=({}, wait, thread("t"))) for _ in range(3)]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join(PATIENCE)
+    with pytest.raises(PolicyViolationError, match="ran 3 times"):
+        arbiter_os.execute({}, Spy("node"), thread("t"))
+
+
 def test_a_thread_that_was_forgotten_is_known_again_once_a_function_is_called_on_it() -> None:
     arbiter_os = ArbiterOS(keep_threads=1)
     arbiter_os.execute({}, Spy("node"), thread("a"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal, cast
 
 import orjson
@@ -42,7 +43,7 @@ from arbiter._threads.deadlines import LOOP
 from arbiter.checkers import BudgetChecker
 from arbiter.errors import Unscored
 from arbiter.history import CausalHistory
-from arbiter.history._facts import KEEP, fold
+from arbiter.history._facts import KEEP, RUN, fold
 from arbiter.history._past import Past, Tally, task_order
 from arbiter.history._record import PolicyDecision
 from arbiter.history._recorder import FirstTask, Recorder, Run, begin
@@ -55,6 +56,8 @@ from arbiter.policy import PolicyChecker
 from arbiter.verdicts import ALLOW, EvaluationResult, as_verdict
 
 _UNKNOWN = "\0unknown"
+_MOST_EARLIER = 100
+"""Earlier runs of functions of a thread among which that is looked for whose past a run goes on with."""
 """The key of a tally that counts what could not be counted, because something was missing."""
 _NOTHING: Mapping[str, Any] = {}
 
@@ -361,9 +364,12 @@ class ThreadVisit:
 
     def _plain_run(self, attempt: Attempt) -> Run:
         if (run := self._runs.get(attempt.run)) is None:
-            run = self._runs[attempt.run] = self._log.called_run(KEEP, attempt.run)
-            if Past(run.called).end != (attempt.body.get("after"), attempt.body.get("past")):
-                run.called = {}
+            earlier = islice(reversed(self._log.runs), _MOST_EARLIER)
+            end = attempt.body.get("after"), attempt.body.get("past")
+            before = next((each.called for each in earlier if Past(each.called).end == end), None)
+            run = self._runs[attempt.run] = self._log.new_run(-1, Past({"run_id": attempt.run}))
+            if before:
+                run.called = fold(before, (RUN,), KEEP)
         return run
 
     def _config(self, attempt: Attempt) -> RunnableConfig:
