@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from arbiter.errors import ParameterError, nearest
-from arbiter.memory._options import text
+from arbiter.memory._options import is_several, text
 from arbiter.models import visible
 
 
@@ -57,9 +57,7 @@ class Character:
     ) -> None:
         text("name", name, "Character")
         given: Any = bio
-        lines: tuple[str, ...] = (
-            (given,) if isinstance(bio, str) or not isinstance(bio, Iterable) else tuple(bio)
-        )
+        lines: tuple[str, ...] = tuple(given) if is_several(given) else (given,)
         if not all(map(_is_text, lines)):
             raise ParameterError("Character", "bio", f"expected texts, got {bio!r:.80}.")
         self.name = name

@@ -53,7 +53,7 @@ from arbiter.memory._entities import Entities, Entity, participants
 from arbiter.memory._evaluators import CognitiveEvaluator, HandlerOutcome
 from arbiter.memory._notes import key_of_messages
 from arbiter.memory._off_record import off_the_record, without_hidden
-from arbiter.memory._options import of_kind, one_of, seconds, text, whole, wrong
+from arbiter.memory._options import is_several, of_kind, one_of, seconds, text, whole, wrong
 from arbiter.memory._outcomes import Called, call, gated, settled, unknown_names
 from arbiter.memory._quiet import Held, Processed, Quiet, stub
 from arbiter.memory._records import utc_now
@@ -178,9 +178,7 @@ class EvaluationCycle(EvaluatorGroup):
         for entity in (known := tuple(entities)):
             of_kind("entities", entity, Entity)
             names: Any = entity.names
-            parts: Any = names
-            is_listed = isinstance(names, Iterable) and not isinstance(names, str)
-            if not (is_listed and all(isinstance(part, str) for part in (entity.id, *parts))):
+            if not (is_several(names) and all(isinstance(part, str) for part in (entity.id, *names))):
                 problem = f"expected texts, as in Entity(id='ada', names=('Ada',)), got {entity!r:.80}."
                 raise wrong("entities", problem)
         text("agent_id", agent_id)

@@ -35,6 +35,11 @@ def of_kind(name: str, value: Any, kind: type, *, none: bool = False, owner: str
         raise ParameterError(owner, name, f"expected {expected}, got {value!r:.80}.")
 
 
+def is_several(value: Any) -> bool:
+    """True for what has members, and is no single text."""
+    return hasattr(value, "__iter__") and not isinstance(value, str)
+
+
 def text(name: str, value: Any, owner: str = OWNER) -> None:
     if not isinstance(value, str) or not value.strip():
         raise ParameterError(owner, name, f"expected a non-empty text, got {value!r:.80}.")

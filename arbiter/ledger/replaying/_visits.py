@@ -56,9 +56,9 @@ from arbiter.policy import PolicyChecker
 from arbiter.verdicts import ALLOW, EvaluationResult, as_verdict
 
 _UNKNOWN = "\0unknown"
-_MOST_EARLIER = 100
-"""Earlier runs of functions of a thread among which that is looked for whose past a run goes on with."""
 """The key of a tally that counts what could not be counted, because something was missing."""
+_MOST_EARLIER = 100
+"""Earlier runs of functions of a thread among which the one is looked for whose past a run goes on with."""
 _NOTHING: Mapping[str, Any] = {}
 
 
