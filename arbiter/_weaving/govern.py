@@ -191,7 +191,12 @@ class Mapped:
             raise ConfigurationError(f"{what}= is {given!r:.80}; expected a mapping by the names of nodes.")
         self.given: dict[str, Any] = dict(given or {})
         # Those of subgraphs as `parent:child`, as LangGraph draws them.
-        names = [":".join((*path, name)) for path, level in levels(graph) for name in governed_nodes(level)]
+        # Two graphs of one sequence may have nodes of the same name.
+        names = list(
+            dict.fromkeys(
+                ":".join((*path, name)) for path, level in levels(graph) for name in governed_nodes(level)
+            )
+        )
         self.by_name: dict[str, str] = {}
         for key in self.given:
             if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -247,12 +252,12 @@ def rules_for(
         return NodeRule(instruction, given or (label.schemas if label else None))
 
     if strict:
-        bare = [
+        bare = dict.fromkeys(
             ":".join((*path, name))
             for path, level in levels(graph)
             for name, node in governed_nodes(level).items()
             if rule(path, name, node).instruction is None and not subgraphs_of(node)
-        ]
+        )
         if bare:
             raise ConfigurationError(
                 f"these nodes have no instruction: {', '.join(bare)}. ArbiterOS(strict=True) governs no such "

@@ -269,6 +269,20 @@ def test_a_node_of_the_second_graph_of_a_sequence_is_a_node() -> None:
         app.invoke({"log": []})
 
 
+def test_two_graphs_of_a_sequence_may_have_nodes_of_the_same_name() -> None:
+    """Such a name is that of both, so it is not ambiguous, and it is reported once."""
+    builder = StateGraph(State)
+    builder.add_node("both", chain(Spy("writer")) | chain(Spy("writer")))
+    builder.add_edge(START, "both")
+    arbiter_os = ArbiterOS(strict=True)
+    arbiter_os.govern(builder, {"writer": GENERATE}).invoke({"log": []})
+    assert [item.instruction for item in arbiter_os.history.items() if item.node == "writer"] == [
+        GENERATE
+    ] * 2
+    with pytest.raises(ConfigurationError, match=r"no instruction: both:writer\."):
+        arbiter_os.govern(builder)
+
+
 def test_a_misspelt_node_of_a_subgraph_is_an_error() -> None:
     builder = StateGraph(State)
     builder.add_node("team", graph_of("respond"))
