@@ -19,6 +19,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
+from langgraph.pregel.protocol import PregelProtocol
 from langgraph.typing import ContextT, InputT, OutputT, StateT
 
 from arbiter._constitution.functions import (
@@ -49,13 +50,14 @@ from arbiter._weaving.govern import (
     attach,
     check_contract,
     check_registered,
+    is_by_node,
     label_of,
     nodes_in,
     rules_for,
     schemas_of,
     warn_of_other_rules,
 )
-from arbiter._weaving.graph import Rules, bound_graph, facts_channel_of, weave, with_graphs
+from arbiter._weaving.graph import Rules, facts_channel_of, unbound, weave, with_graphs
 from arbiter._weaving.runtimes import with_runtime
 from arbiter._weaving.tools import HeldTools
 from arbiter.advice import Advisor, CorrectionGate
@@ -617,18 +619,21 @@ class ArbiterOS:
                     "instruction= is for a function; a graph takes instructions={'node': ...}."
                 )
             return self._govern_graph(graph, instructions, schemas)
-        if instruction is None and (instructions is not None or schemas is None) and self._is_bound(target):
+        by_node = instructions is not None or schemas is None or is_by_node(schemas)
+        if instruction is None and by_node and self._is_bound(target):
             return with_graphs(target, lambda graph: self._govern_graph(graph, instructions, schemas))
         if instructions is not None:
-            raise ConfigurationError("instructions= is for a graph; a function takes instruction=.")
+            raise ConfigurationError(
+                "instructions= is for a graph; a function or another Runnable takes instruction=. Govern a graph "
+                "that is a part of it with instructions={...} first."
+            )
         return self._govern_callable(target, instruction, schemas, self._functions)
 
     def _is_bound(self, target: Any) -> bool:
         """True for a graph in bindings, unless they are labelled as one step or another `ArbiterOS` governs it."""
-        channel = facts_channel_of(graph := bound_graph(target))
-        return (
-            graph is not None and label_of(target) is None and (channel is None or channel.core is self._core)
-        )
+        channel = facts_channel_of(graph := unbound(target))
+        is_own = channel is None or channel.core is self._core
+        return isinstance(graph, Pregel) and label_of(target) is None and is_own
 
     def _govern_graph(
         self,
@@ -687,8 +692,12 @@ class ArbiterOS:
         self._coverage.add([(name, found)])
         governed = Governed(core, name, found, shapes, HeldTools(body))
         if isinstance(target, Runnable):
-            return GovernedRunnable(governed, with_graphs(body, self._remembered))
+            return GovernedRunnable(governed, with_graphs(body, self._inner))
         return govern_function(governed, target)
+
+    def _inner(self, graph: Any) -> Any:
+        """The governed copy of a graph in a Runnable, or the graph itself if it is governed already."""
+        return graph if facts_channel_of(graph) is not None else self._remembered(graph)
 
     def lint(
         self,
@@ -837,7 +846,8 @@ def _unchecked(plan: Plan, config: RunnableConfig | None) -> None:
 
 
 def _context(runnable: Any, context: Any) -> dict[str, Any]:
-    return {"context": context} if context is not None and bound_graph(runnable) is not None else {}
+    graph = unbound(runnable.runnable if isinstance(runnable, GovernedRunnable) else runnable)
+    return {"context": context} if context is not None and isinstance(graph, PregelProtocol) else {}
 
 
 def _fingerprint(graph: Any) -> dict[Any, Any]:

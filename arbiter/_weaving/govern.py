@@ -7,7 +7,7 @@ import inspect
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.runnables import RunnableSequence
 from langchain_core.runnables.base import RunnableBinding
@@ -102,7 +102,7 @@ def schemas_of(declared: Any, node: str) -> Schemas | None:
         return declared
     given: Any = declared
     pair: tuple[Any, Any]
-    if isinstance(declared, Mapping) and given and set(given) <= {"input", "output"}:
+    if isinstance(declared, Mapping) and given and not is_by_node(given):
         pair = (given.get("input"), given.get("output"))
     elif isinstance(declared, tuple) and len(given) == 2:
         pair = (given[0], given[1])
@@ -115,6 +115,11 @@ def schemas_of(declared: Any, node: str) -> Schemas | None:
         return None
     one, other = pair
     return Schemas(_adapter(one, node), _adapter(other, node), _name(one), _name(other), _looked_at(one))
+
+
+def is_by_node(schemas: Any) -> bool:
+    """True for a mapping of schemas by the names of nodes, and not by "input" and "output"."""
+    return isinstance(schemas, Mapping) and not {"input", "output"}.issuperset(cast("Any", schemas))
 
 
 def _adapter(schema: Any, node: str) -> TypeAdapter[Any] | None:

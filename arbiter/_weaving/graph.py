@@ -73,11 +73,11 @@ def _graphs_in(body: Any) -> list[Pregel[Any, Any, Any, Any]]:
     return [part for part in _parts(body) if isinstance(part, _GRAPH)]
 
 
-def bound_graph(target: Any) -> Pregel[Any, Any, Any, Any] | None:
-    """The graph in bindings, such as those of `graph.with_retry()`; None if there is no graph in them."""
+def unbound(target: Any) -> Any:
+    """The object in bindings, such as the graph in those of `graph.with_retry()`."""
     while isinstance(target, _BINDING):
         target = target.bound
-    return target if isinstance(target, _GRAPH) else None
+    return target
 
 
 def _parts(bound: Any) -> list[Any]:
@@ -94,7 +94,9 @@ def weave(
     rules: Rules,
     path: tuple[str, ...] = (),
 ) -> Pregel[Any, Any, Any, Any]:
-    """A governed copy of `graph`. The original does not change."""
+    """A governed copy of `graph`, or the graph itself if it is governed already. The original does not change."""
+    if facts_channel_of(graph) is not None:
+        return graph
     whole = _Whole.of(graph)
     nodes: dict[str, PregelNode] = {}
     for name, node in graph.nodes.items():
@@ -211,9 +213,9 @@ def _writers(node: PregelNode) -> Sequence[Runnable[Any, Any]]:
 
 
 def with_graphs(body: Any, govern: Callable[[Any], Any]) -> Any:
-    """The body with each graph in it governed, apart from those that are governed already."""
+    """The body with the governed copy of each graph in it."""
     if isinstance(body, _GRAPH):
-        return body if facts_channel_of(body) is not None else govern(body)
+        return govern(body)
     if not _graphs_in(body):
         return body
     if isinstance(body, _SEQUENCES):

@@ -11,10 +11,11 @@ A function that is run as one step gets the runtime of the task that calls it.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
+from langgraph._internal._config import ensure_config as ensure_limit
 from langgraph._internal._constants import CONF, CONFIG_KEY_CALL, CONFIG_KEY_RUNTIME
 from langgraph.runtime import ExecutionInfo, Runtime
 
@@ -71,11 +72,15 @@ def copy_once(conf: dict[str, Any]) -> None:
 
 def with_runtime(config: RunnableConfig | None, context: Any) -> RunnableConfig:
     """The config with a runtime: that of the task which calls this, if there is one, and this context."""
-    found = ensure_config(config)
+    found: dict[str, Any] = {**ensure_config(config)}
+    if (config or {}).get("recursion_limit") is None:
+        # LangChain's own default, 25, would be that of the graphs which the function calls with its config.
+        found["recursion_limit"] = ensure_limit().get("recursion_limit")
     conf = found.get("configurable", {})
     runtime = conf.get(CONFIG_KEY_RUNTIME)
     if runtime is None:
         runtime = Runtime(context=context)
     elif context is not None:
         runtime = runtime.override(context=context)
-    return {**found, "configurable": {**conf, CONFIG_KEY_RUNTIME: runtime}}
+    found["configurable"] = {**conf, CONFIG_KEY_RUNTIME: runtime}
+    return cast(RunnableConfig, found)

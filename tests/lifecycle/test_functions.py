@@ -18,11 +18,14 @@ from typing import Any, cast
 import pytest
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphRecursionError
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
+from langgraph.pregel.remote import RemoteGraph
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
+from langgraph_sdk.schema import StreamPart
 from pydantic import BaseModel
 
 from arbiter import (
@@ -35,6 +38,7 @@ from arbiter import (
     PolicyViolationError,
     SyncDriverError,
     ThresholdEvaluator,
+    UnknownNodeError,
     Verdict,
 )
 from arbiter.checkers import ApprovalChecker, AtMost, BudgetChecker, RequireBefore
@@ -112,6 +116,51 @@ def test_a_step_in_a_node_has_what_the_node_has(given: Any, mode: str) -> None:
     assert output == {"log": ["1", True, "us"]}
 
 
+@pytest.mark.parametrize("given", [None, {"tags": ["mine"]}, {"recursion_limit": 30}])
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_graph_that_a_step_calls_has_the_limit_of_langgraph(watched: bool, given: Any) -> None:
+    """And not LangChain's of 25 supersteps, unless the caller gave one; also if a checker looks into the step."""
+    graph = chain(*(Spy(f"n{number}") for number in range(40)))
+
+    def step(state: State, config: RunnableConfig) -> Any:
+        return graph.invoke(state, config)
+
+    arbiter_os = ArbiterOS()
+    if watched:
+        arbiter_os.add_policy_checker(BudgetChecker("much", tokens=1_000))
+
+    def bare(state: State) -> Any:
+        return graph.invoke(state)
+
+    call: Any
+    for call in (step, bare):
+        if given and "recursion_limit" in given:
+            with pytest.raises(GraphRecursionError, match="30"):
+                arbiter_os.execute({"log": []}, step, given)
+        else:
+            assert len(arbiter_os.execute({"log": []}, call, given)["log"]) == 40
+
+
+def test_a_context_reaches_a_remote_graph() -> None:
+    """It is one step, and takes its context as every graph does."""
+    sent: list[Any] = []
+
+    class Client:
+        """LangGraph's client of a server."""
+
+        runs: Any = property(lambda self: self)
+
+        def stream(self, **request: Any) -> Any:
+            sent.append(request["context"])
+            return iter([StreamPart("values", {"log": ["far"]})])
+
+    arbiter_os = ArbiterOS()
+    remote: Any = RemoteGraph("far", sync_client=cast(Any, Client()))
+    for target in (remote, remote.with_retry(), arbiter_os.govern(remote)):
+        assert arbiter_os.execute({"log": []}, target, context={"tenant": 1}) == {"log": ["far"]}
+    assert sent == [{"tenant": 1}] * 3
+
+
 def test_execute_and_aexecute_other_kinds() -> None:
     class Worker:
         def work(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -141,14 +190,14 @@ def same(state: Any) -> Any:
 
 BINDINGS: dict[str, Callable[[Any], Any]] = {
     "bind": lambda graph: graph.bind(),
-    "with_retry": lambda graph: graph.with_retry(),
+    "with_retry": lambda graph: graph.with_retry(wait_exponential_jitter=False),
     "with_types": lambda graph: graph.with_types(),
 }
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     **BINDINGS,
     "first": lambda graph: graph | same,
     "last": lambda graph: RunnableLambda(same) | graph,
-    "retried": lambda graph: RunnableLambda(same) | graph.with_retry(),
+    "retried": lambda graph: RunnableLambda(same) | graph.with_retry(wait_exponential_jitter=False),
 }
 
 
@@ -187,6 +236,27 @@ def test_a_graph_in_a_binding_is_governed_as_the_graph(wrapper: str) -> None:
     other = ArbiterOS()
     assert other.govern(app, instruction=GENERATE).invoke(None, thread("1")) == {"log": ["pay"]}
     assert [item.instruction for item in other.history.items()] == [GENERATE]
+
+
+@pytest.mark.parametrize("wrapper", BINDINGS)
+def test_a_binding_takes_instructions_and_schemas_by_node_as_the_graph_does(wrapper: str) -> None:
+    """Also if its graph is governed already. A name that no node has is an error."""
+
+    class Paid(BaseModel):
+        amount: int
+
+    for governed_before in (False, True):
+        arbiter_os = ArbiterOS()
+        graph = chain(Spy("pay"))
+        bound = BINDINGS[wrapper](arbiter_os.govern(graph) if governed_before else graph)
+        arbiter_os.govern(bound, {"pay": TOOL_CALL}).invoke({"log": []})
+        assert [item.instruction for item in arbiter_os.history.items()] == [TOOL_CALL]
+        with pytest.raises(UnknownNodeError, match="'pya'"):
+            arbiter_os.govern(bound, {"pya": TOOL_CALL})
+        with pytest.raises(PolicyViolationError, match="denied node 'pay': Paid: amount"):
+            arbiter_os.govern(bound, schemas={"pay": (Paid, None)}).invoke({"log": []})
+        with pytest.raises(PolicyViolationError, match="denied node 'LangGraph': Paid: amount"):
+            arbiter_os.govern(bound, schemas={"input": Paid}).invoke({"log": []})
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
