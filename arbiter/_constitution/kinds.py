@@ -415,10 +415,10 @@ def _union(arguments: tuple[Any, ...]) -> Any:
 
 def _list(arguments: tuple[Any, ...]) -> Any:
     if len(arguments) > 1 and arguments[1] is not ...:  # a tuple with a type for each place
-        if Unfit in map(yaml_type, arguments):
-            return Unfit
         number = len(arguments)
-        return Annotated[list[_union(arguments)], Field(min_length=number, max_length=number)]  # type: ignore[misc]
+        # A constructor may make its values, such as paths or times, of what is in the file.
+        kind = Any if Unfit in map(yaml_type, arguments) else _union(arguments)
+        return Annotated[list[kind], Field(min_length=number, max_length=number)]  # type: ignore[valid-type]
     inner = yaml_type(arguments[0]) if arguments else Any
     return Unfit if inner is Unfit else list[inner]  # type: ignore[valid-type]
 

@@ -157,9 +157,16 @@ def test_a_declared_parameter_is_checked_in_yaml(
 class Span(PolicyChecker):
     """Its parameters are tuples, with a type for each place."""
 
-    def __init__(self, name: str, of: tuple[int, int], at: tuple[str, int, float] = ("", 0, 0.0)) -> None:
+    def __init__(
+        self,
+        name: str,
+        of: tuple[int, int],
+        at: tuple[str, int, float] = ("", 0, 0.0),
+        files: tuple[Path, Path] | None = None,
+    ) -> None:
         super().__init__(name)
         self.of, self.at = of, at
+        self.files = [Path(file) for file in files or ()]
 
     def check_before(self, history: History) -> Verdict:
         return Verdict.allow()
@@ -168,7 +175,8 @@ class Span(PolicyChecker):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ("of: [1, 2], at: [ann, 1, 2.5]", ""),
+        ("of: [1, 2], at: [ann, 1, 2.5], files: [a, b]", ""),
+        ("of: [1, 2], files: [a]", "files: expected at least 2, got ['a']"),
         ("of: [1]", "of: expected at least 2, got [1]"),
         ("of: [1, 2, 3]", "of: expected at most 2, got [1, 2, 3]"),
         ("of: [1, x]", "of[1]: expected a whole number, got 'x'"),
@@ -184,6 +192,7 @@ def test_a_tuple_has_a_length_and_types(tmp_path: Path, given: str, problem: str
         (rule,) = load_constitution(file, allow=[HERE]).checkers
         assert isinstance(rule, Span)
         assert (list(rule.of), list(rule.at)) == ([1, 2], ["ann", 1, 2.5])
+        assert rule.files == [Path("a"), Path("b")]
 
 
 def test_positions_keywords_and_generators_are_taken_as_before() -> None:
