@@ -67,7 +67,7 @@ def _by_json_schema(
 ) -> Mapping[str, Any]:
     properties = schema.get("properties")
     known = cast(Mapping[str, Any], properties) if isinstance(properties, Mapping) else None
-    if known is None or schema.get("additionalProperties"):
+    if known is None or schema.get("additionalProperties") not in (None, False):
         refuse_alike(given, looked_at, known or ())
     else:
         _refuse_unknown(given, known)

@@ -1056,6 +1056,11 @@ class Open(BaseModel):
 TAKES_ALL: dict[str, Any] = {
     "model": Open,
     "JSON schema": {"type": "object", "properties": {"amount": {}}, "additionalProperties": True},
+    "JSON schema with a schema for others": {
+        "type": "object",
+        "properties": {"amount": {}},
+        "additionalProperties": {},
+    },
     "JSON schema without properties": {"type": "object"},
     "no schema": None,
 }
