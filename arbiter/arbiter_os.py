@@ -627,7 +627,7 @@ class ArbiterOS:
                 "instructions= is for a graph; a function or another Runnable takes instruction=. Govern a graph "
                 "that is a part of it with instructions={...} first."
             )
-        return self._govern_callable(target, instruction, schemas, self._functions)
+        return self._govern_callable(target, instruction, schemas, self._functions, self.govern)
 
     def _is_bound(self, target: Any) -> bool:
         """True for a graph in bindings, unless they are labelled as one step or another `ArbiterOS` governs it."""
@@ -674,8 +674,14 @@ class ArbiterOS:
         return [(origin.graph, origin.rules) for origin in self._governed]
 
     def _govern_callable(
-        self, target: Any, instruction: Instruction | str | None, schemas: Any, core: Core
+        self,
+        target: Any,
+        instruction: Instruction | str | None,
+        schemas: Any,
+        core: Core,
+        govern: Callable[[Any], Any],
     ) -> Any:
+        """A governed copy of a function or a Runnable. `govern` governs the graphs in it."""
         body: Any = target
         if isinstance(target, type) or not (isinstance(target, Runnable) or callable(target)):
             raise NotAGraphError(
@@ -692,12 +698,12 @@ class ArbiterOS:
         self._coverage.add([(name, found)])
         governed = Governed(core, name, found, shapes, HeldTools(body))
         if isinstance(target, Runnable):
-            return GovernedRunnable(governed, with_graphs(body, self._inner))
-        return govern_function(governed, target)
 
-    def _inner(self, graph: Any) -> Any:
-        """The governed copy of a graph in a Runnable, or the graph itself if it is governed already."""
-        return graph if facts_channel_of(graph) is not None else self._remembered(graph)
+            def once(graph: Any) -> Any:
+                return graph if facts_channel_of(graph) is not None else govern(graph)
+
+            return GovernedRunnable(governed, with_graphs(body, once))
+        return govern_function(governed, target)
 
     def lint(
         self,
@@ -788,7 +794,7 @@ class ArbiterOS:
             return target, config
         if isinstance(target, Runnable):
             self._check_names([_name_of(target)])
-        return self._govern_callable(target, instruction, None, self._steps), config
+        return self._govern_callable(target, instruction, None, self._steps, self._remembered), config
 
     def _remembered(self, graph: Any) -> Graph:
         mark = _fingerprint(graph)

@@ -219,8 +219,10 @@ def with_graphs(body: Any, govern: Callable[[Any], Any]) -> Any:
     if not _graphs_in(body):
         return body
     if isinstance(body, _SEQUENCES):
-        steps = [with_graphs(step, govern) for step in body.steps]
-        return type(body)(*steps, name=body.name)
+        first, *middle, last = [with_graphs(step, govern) for step in body.steps]
+        if isinstance(body, RunnableSequence):  # of a class of the user's, too
+            return cast(Any, body).model_copy(update={"first": first, "middle": middle, "last": last})
+        return RunnableSeq(first, *middle, last, name=body.name)
     return body.model_copy(update={"bound": with_graphs(body.bound, govern)})
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import gc
 import inspect
 import logging
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.runnables import RunnableConfig, RunnableLambda, RunnableSequence
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.func import entrypoint, task
@@ -218,6 +220,31 @@ def test_the_nodes_of_a_graph_in_a_runnable_are_governed(wrapper: str, mode: str
         else:
             asyncio.run(arbiter_os.aexecute({"log": []}, wrapped))
     assert not pay.calls
+
+
+def test_a_sequence_keeps_its_class() -> None:
+    class Named(RunnableSequence[Any, Any]):
+        def __init__(self, graph: Any) -> None:
+            super().__init__(graph, RunnableLambda(same))
+
+        def invoke(self, *args: Any, **kwargs: Any) -> Any:
+            return {"named": super().invoke(*args, **kwargs)}
+
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(Named(chain(Spy("pay"))))
+    assert app.invoke({"log": []}) == {"named": {"log": ["pay"]}}
+    assert [item.node for item in arbiter_os.history.items()] == ["Named", "pay"]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_governing_a_graph_in_a_runnable_does_not_keep_it(wrapper: str) -> None:
+    arbiter_os = ArbiterOS()
+    graph = chain(Spy("pay"))
+    kept = weakref.ref(graph)
+    arbiter_os.govern(WRAPPERS[wrapper](graph))
+    del graph
+    gc.collect()
+    assert kept() is None
 
 
 @pytest.mark.parametrize("wrapper", BINDINGS)
