@@ -10,7 +10,7 @@ import functools
 import inspect
 import uuid
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -177,18 +177,15 @@ class FunctionCall(NodeRun):
     def body(self, buffered: bool) -> Any:
         token = current_run.set(self)
         try:
-            with self._watched():
+            with self._configured():
                 return self.call(self.input)
         finally:
             current_run.reset(token)
 
     @contextmanager
-    def _watched(self) -> Generator[None]:
-        """Let the handlers see the body's calls while it runs."""
-        if not self.handlers:
-            yield
-            return
-        with watched(self.config, self.handlers) as config:
+    def _configured(self) -> Generator[None]:
+        """Let the body's calls see the config, and the handlers see these calls, while the body runs."""
+        with watched(self.config, self.handlers) if self.handlers else nullcontext(self.config) as config:
             ambient = var_child_runnable_config.set(config)
             try:
                 yield
@@ -198,7 +195,7 @@ class FunctionCall(NodeRun):
     async def abody(self, buffered: bool) -> Any:
         token = current_run.set(self)
         try:
-            with self._watched():
+            with self._configured():
                 answer = self.call(self.input)
                 return await answer if inspect.isawaitable(answer) else answer
         finally:

@@ -20,6 +20,7 @@ from typing import Any, cast
 import pytest
 from langchain_core.runnables import RunnableConfig, RunnableLambda, RunnableSequence
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config
 from langgraph.errors import GraphRecursionError
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
@@ -184,6 +185,39 @@ def test_execute_and_aexecute_other_kinds() -> None:
         assert arbiter_os.execute({"x": 1}, kind) == {"x": 2}
     for kind in [*sync_kinds, later]:
         assert asyncio.run(arbiter_os.aexecute({"x": 1}, kind)) == {"x": 2}
+
+
+@MODES
+@pytest.mark.parametrize("in_a_node", [False, True])
+def test_a_step_sees_its_own_context_and_config_everywhere(in_a_node: bool, mode: str) -> None:
+    """Also in what it calls, and not those of the node around it."""
+
+    def look(state: State, runtime: Runtime[Any]) -> Any:
+        return {"log": [runtime.context]}
+
+    def step(state: State, runtime: Runtime[Any]) -> Any:
+        inner = chain(look).invoke({"log": []})["log"]
+        return {"log": [runtime.context, get_runtime().context, *inner, *get_config().get("tags", ())]}
+
+    async def astep(state: State, runtime: Runtime[Any]) -> Any:
+        return step(state, runtime)
+
+    arbiter_os = ArbiterOS()
+    given: Any = {"tags": ["mine"]}
+
+    def node(state: State) -> Any:
+        return arbiter_os.execute(state, step, given, "ours")
+
+    async def anode(state: State) -> Any:
+        return await arbiter_os.aexecute(state, astep, given, "ours")
+
+    if not in_a_node:
+        output = node({}) if mode == "sync" else asyncio.run(anode({}))
+    elif mode == "sync":
+        output = chain(node).invoke({"log": []}, context="theirs")
+    else:
+        output = asyncio.run(chain(anode).ainvoke({"log": []}, context="theirs"))
+    assert output == {"log": ["ours", "ours", "ours", "mine"]}
 
 
 def same(state: Any) -> Any:
