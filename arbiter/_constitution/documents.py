@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -452,18 +453,28 @@ def _as_list(got: object) -> str:
             return ""
 
 
-def _as_number(got: object) -> str:
-    """How to write a whole number that is in quotes or has separators of thousands, or ""."""
-    text = str(got).replace(",", "") if isinstance(got, str) and _NUMBER.fullmatch(got) else ""
-    return f". Write {text}" if text else ""
+def _as_number(got: object, *, whole: bool = False) -> str:
+    """How to write a number that is in quotes, or that YAML reads as a text (`1,000`, `1e3`), or ""."""
+    found = _NUMBER.fullmatch(got) if isinstance(got, str) else None
+    if found is None or (whole and (found["part"] or found["power"])):
+        return ""
+    text = found["whole"].replace(",", "") + (found["part"] or ".0" * bool(found["power"]))
+    return f". Write {text}" + (f"e{found['sign'] or '+'}{found['power']}" if found["power"] else "")
 
 
 def _no_remedy(got: object) -> str:
     return ""
 
 
-_NUMBER = re.compile(r"-?([1-9]\d{0,2}(,\d{3})+|[1-9]\d*|0)", re.ASCII)
-_REMEDIES = {"list_type": _as_list, "int_type": _as_number, "float_type": _as_number}
+_NUMBER = re.compile(
+    r"(?P<whole>-?([1-9]\d{0,2}(,\d{3})+|[1-9]\d*|0))(?P<part>\.\d+)?([eE](?P<sign>[+-]?)(?P<power>\d+))?",
+    re.ASCII,
+)
+_REMEDIES: dict[str, Callable[[object], str]] = {
+    "list_type": _as_list,
+    "int_type": partial(_as_number, whole=True),
+    "float_type": _as_number,
+}
 
 
 def _keys_at(model: type[PackModel], place: Sequence[str | int]) -> Iterable[str]:

@@ -195,6 +195,25 @@ def test_a_tuple_has_a_length_and_types(tmp_path: Path, given: str, problem: str
         assert rule.files == [Path("a"), Path("b")]
 
 
+@pytest.mark.parametrize("given", ["'0.5'", "'1,000.25'", "1e3", "'2E-3'", "-1.5e10", "'-7'"])
+def test_the_remedy_of_a_number_that_is_a_text_is_read_as_that_number(tmp_path: Path, given: str) -> None:
+    """A parameter that is a whole number gets no remedy for a text with a fraction or an exponent."""
+    file = tmp_path / "a.yaml"
+
+    def load(number: str, rule: str = "use: budget, cost") -> str:
+        file.write_text(f"{HEAD}checkers:\n  - {{name: x, {rule}: {number}}}\n")
+        with pytest.raises(PackError) as caught:
+            load_constitution(file)
+        return caught.value.mistakes[0].message
+
+    said, written = load(given).split(". Write ")
+    assert said == f"expected a number, got {given.strip(chr(39))!r}"
+    number = float(given.strip("'").replace(",", ""))
+    assert yaml.safe_load(written) == number
+    whole = load(given, "use: at_most, target_nodes: [a], times")
+    assert whole.endswith("Write -7") if given == "'-7'" else "Write" not in whole
+
+
 def test_positions_keywords_and_generators_are_taken_as_before() -> None:
     rule = AtMost("x", 0, target_nodes=["a"], target_instructions="TOOL_CALL", on_deny="redirect:b")
     assert (rule.times, rule.target_nodes, rule.on_deny) == (0, ("a",), "redirect:b")
