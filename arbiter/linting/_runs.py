@@ -117,12 +117,22 @@ class Explorer:
         node = level.nodes[name]
         if self.watches(node):
             runs.reach(node.full, mark, path)
-        if node.inner is not None and node.inner.known:
-            inner = self.play(node.inner, mark)
+        for inner in self._played(node, mark)[0]:
             runs.complete &= inner.complete
             for full, found in inner.reached.items():
                 for seen, rest in found.items():
                     runs.reach(full, seen, (*path, *rest[1:]))
+
+    def _played(self, node: Node, mark: int) -> tuple[list[Runs], set[int]]:
+        """The runs of the graphs that are the node's body, one after another, and the marks at their end."""
+        played: list[Runs] = []
+        marks = {0}
+        for level in node.graphs:
+            if level.known:
+                now = [(begin, self.play(level, begin)) for begin in (sorted(marks) if played else [mark])]
+                played += [runs for _, runs in now]
+                marks = {end for begin, runs in now for end in runs.ends or {begin}}
+        return played, marks
 
     def _next(self, level: Level, at: _At, runs: Runs) -> Iterator[tuple[_At, dict[str, str]]]:
         """The possible next states, and for each of their new nodes the node that led to it."""
@@ -134,14 +144,12 @@ class Explorer:
             yield _after(level, at, chosen, self._marked(level, at, chosen))
 
     def _moves(self, level: Level, name: str, mark: int) -> list[_Move]:
-        marks = {0}
         node = level.nodes.get(name)
-        if node is not None and node.inner is not None and node.inner.known:
-            marks = self.play(node.inner, mark).ends or {mark}
+        played, marks = ([], {0}) if node is None else self._played(node, mark)
         done = min(mark, len(self.steps) - 1)
         own = node is not None and node.does(self.steps[done])
         cleared = node is not None and not own and self.clears is not None and self.clears(node)
-        inside = self.clears is not None and node is not None and node.inner is not None and node.inner.known
+        inside = self.clears is not None and bool(played)
         if own:
             marks = {done + 1}
         elif cleared:

@@ -39,6 +39,11 @@ class Node:
     reads: frozenset[str] | None = None
     writes: frozenset[str] | None = None
 
+    @property
+    def graphs(self) -> Sequence[Level]:
+        """The graphs that are its body, one after another."""
+        return () if self.inner is None else (self.inner, *self.later)
+
     def is_target_of(self, contract: Contract) -> bool:
         return contract.applies_to(self.name, self.instruction)
 
@@ -122,9 +127,8 @@ class Level:
     def levels(self) -> Iterator[Level]:
         yield self
         for node in self.nodes.values():
-            for inner in (node.inner, *node.later):
-                if inner is not None:
-                    yield from inner.levels()
+            for inner in node.graphs:
+                yield from inner.levels()
 
     @property
     def sends(self) -> bool:

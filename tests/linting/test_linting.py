@@ -248,6 +248,17 @@ def test_the_path_goes_through_subgraphs() -> None:
     assert finding.path == (START, "draft", "outer", "outer:load", "outer:inner", "outer:inner:pay")
 
 
+def test_the_graphs_of_a_sequence_are_read_one_after_another() -> None:
+    """A step of one comes before those of the next, and before what follows the node."""
+    check, pay = sub("START verify END"), sub("START pay END")
+    for first, second, codes in ((check, pay, []), (pay, check, ["unverified-path"])):
+        inside = graph("START both END", bodies={"both": first | second})
+        assert [finding.code for finding in governing(demands()).lint(inside())] == codes
+    for sequence in (check | sub("START draft END"), sub("START draft END") | check):
+        before = graph("START both pay END", bodies={"both": sequence})
+        assert not list(governing(demands()).lint(before()))
+
+
 def test_a_step_of_a_subgraph_is_named_without_its_parents() -> None:
     """As `govern` takes it: a rule that waits for "parent:child" waits for a node that no graph has."""
     app = graph("START outer pay END", bodies={"outer": sub("START check")})
