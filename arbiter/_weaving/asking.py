@@ -49,6 +49,7 @@ contain the answer.
 """
 
 
+_NO_TASK = "only a graph can pause. Call this in a node of a graph that has a checkpointer"
 _NO_CHECKPOINT = (
     "this graph has no checkpointer, which keeps the question until it is answered. "
     "Compile the graph with one, and a subgraph without checkpointer=False"
@@ -189,9 +190,7 @@ def ask_human(op: Ask, config: RunnableConfig | None, *, inside: bool = False) -
     before this question are marked as spent when it pauses.
     """
     if CONFIG_KEY_SCRATCHPAD not in (config or {}).get(CONF, {}):
-        return _interrupt(
-            op, config, _question(op, "", 0)
-        )  # no human can be asked; LangGraph's error says so
+        raise RuntimeError(_NO_TASK)
     if saver_of(config) is None:
         raise RuntimeError(_NO_CHECKPOINT)
     return (yield from _ask(op, cast(Any, config), inside))
@@ -332,7 +331,7 @@ def _question(op: Ask, ask: str, after: int) -> Question:
     }
 
 
-def _interrupt(op: Ask, config: RunnableConfig | None, question: Question) -> Any:
+def _interrupt(op: Ask, config: RunnableConfig, question: Question) -> Any:
     """Pause the graph with the question. Resume values stay with their own questions."""
     payload = {
         **op.payload,
@@ -342,11 +341,12 @@ def _interrupt(op: Ask, config: RunnableConfig | None, question: Question) -> An
     }
     if "expires_at" in payload:  # its time counts from the first time that it was asked
         payload["expires_at"] += question["asked_at"] - op.payload["asked_at"]
-    if config is not None and (pad := config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)) is not None:
-        if pad.resume:
-            conf_of(config)[CONFIG_KEY_SEND]([(RESUME, list(pad.resume))])
-        silent = replace(pad, get_null_resume=no_answer, interrupt_counter=count(len(pad.resume)).__next__)
-        config = {**config, CONF: {**conf_of(config), CONFIG_KEY_SCRATCHPAD: silent}}
+    conf = conf_of(config)
+    pad = conf[CONFIG_KEY_SCRATCHPAD]
+    if pad.resume:
+        conf[CONFIG_KEY_SEND]([(RESUME, list(pad.resume))])
+    silent = replace(pad, get_null_resume=no_answer, interrupt_counter=count(len(pad.resume)).__next__)
+    config = {**config, CONF: {**conf, CONFIG_KEY_SCRATCHPAD: silent}}
     token = var_child_runnable_config.set(config)
     try:
         return interrupt(payload)

@@ -297,8 +297,10 @@ def test_a_question_that_no_human_can_answer_denies() -> None:
     """A plain function outside a graph has no human to ask."""
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(Check("asks", lambda _: Verdict.ask("sure?")))
-    with pytest.raises(PolicyViolationError, match="no human can be asked here"):
+    with pytest.raises(PolicyViolationError, match="only a graph can pause"):
         arbiter_os.execute({"log": []}, Spy("pay"))
+    with pytest.raises(PolicyViolationError, match="only a graph can pause"):
+        arbiter_os.govern(Spy("pay"))({"log": []})
 
 
 def test_payload_cannot_replace_what_every_question_has() -> None:

@@ -876,7 +876,7 @@ def test_an_escalation_that_no_human_can_answer_is_denied(mode: str) -> None:
     arbiter_os.add_policy_router(EscalationRouter("editor"))
     with pytest.raises(PolicyViolationError, match="no checkpointer"):
         run(arbiter_os.govern(chain(Spy("write"))), LOW, mode=mode)
-    with pytest.raises(PolicyViolationError, match="no human can be asked here"):
+    with pytest.raises(PolicyViolationError, match="only a graph can pause"):
         arbiter_os.execute(LOW, Spy("write"))
 
 
