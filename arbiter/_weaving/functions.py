@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import ensure_config, var_child_runnable_config
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.constants import END
 
 from arbiter._lifecycle.core import Core
@@ -37,6 +37,7 @@ from arbiter._weaving.asking import (
 )
 from arbiter._weaving.executions import begin_call, end_call
 from arbiter._weaving.node import without_effects
+from arbiter._weaving.runtimes import with_ambient
 from arbiter._weaving.tools import HeldTools
 from arbiter._weaving.watching import watched
 from arbiter.errors import NotAGraphError, SyncDriverError
@@ -75,7 +76,7 @@ class FunctionCall(NodeRun):
         core, name, instruction = governed.core, governed.name, governed.instruction
         core.planned(Plan(), None)
         settings = core.settings
-        config = var_child_runnable_config.get() if config is None else ensure_config(config)
+        config = var_child_runnable_config.get() if config is None else with_ambient(config)
         parent = current_run.get()
         if parent is not None and parent.settings is settings:
             run, past = parent.run, parent.called(())
@@ -186,7 +187,9 @@ class FunctionCall(NodeRun):
     def _configured(self) -> Generator[None]:
         """Let the body's calls see the config, and the handlers see these calls, while the body runs."""
         with watched(self.config, self.handlers) if self.handlers else nullcontext(self.config) as config:
-            ambient = var_child_runnable_config.set(config)
+            # The name and the id are those of this call, and not of each one in it.
+            inner: Any = config and {k: v for k, v in config.items() if k not in {"run_id", "run_name"}}
+            ambient = var_child_runnable_config.set(inner)
             try:
                 yield
             finally:

@@ -14,8 +14,7 @@ from dataclasses import fields
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import ensure_config
-from langgraph._internal._config import ensure_config as ensure_limit
+from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langgraph._internal._constants import CONF, CONFIG_KEY_CALL, CONFIG_KEY_RUNTIME
 from langgraph.runtime import ExecutionInfo, Runtime
 
@@ -70,12 +69,22 @@ def copy_once(conf: dict[str, Any]) -> None:
         shared[CONFIG_KEY_RUNTIME] = _copied(runtime, RunRuntime, {})
 
 
+def with_ambient(config: RunnableConfig | None) -> RunnableConfig:
+    """The config with what it lacks of the one around it.
+
+    It has no limit of supersteps if nobody gave one: LangChain's default, 25, would be that of the graphs which
+    are called with it.
+    """
+    found = {**ensure_config(config)}
+    around = var_child_runnable_config.get()
+    if all((each or {}).get("recursion_limit") is None for each in (config, around)):
+        del found["recursion_limit"]
+    return cast(RunnableConfig, found)
+
+
 def with_runtime(config: RunnableConfig | None, context: Any) -> RunnableConfig:
     """The config with a runtime: that of the task which calls this, if there is one, and this context."""
-    found: dict[str, Any] = {**ensure_config(config)}
-    if (config or {}).get("recursion_limit") is None:
-        # LangChain's own default, 25, would be that of the graphs which the function calls with its config.
-        found["recursion_limit"] = ensure_limit().get("recursion_limit")
+    found = with_ambient(config)
     conf = found.get("configurable", {})
     runtime = conf.get(CONFIG_KEY_RUNTIME)
     if runtime is None:
@@ -83,4 +92,4 @@ def with_runtime(config: RunnableConfig | None, context: Any) -> RunnableConfig:
     elif context is not None:
         runtime = runtime.override(context=context)
     found["configurable"] = {**conf, CONFIG_KEY_RUNTIME: runtime}
-    return cast(RunnableConfig, found)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import gc
@@ -10,6 +11,7 @@ import inspect
 import logging
 import threading
 import time
+import uuid
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from langchain_core.runnables import RunnableConfig, RunnableLambda, RunnableSequence
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnableSequence
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.errors import GraphRecursionError
@@ -218,6 +221,51 @@ def test_a_step_sees_its_own_context_and_config_everywhere(in_a_node: bool, mode
     else:
         output = asyncio.run(chain(anode).ainvoke({"log": []}, context="theirs"))
     assert output == {"log": ["ours", "ours", "ours", "mine"]}
+
+
+@MODES
+def test_the_name_and_the_id_of_a_step_are_not_those_of_its_calls(mode: str) -> None:
+    """Two runs with one id are one run for LangSmith and other tracers."""
+    ids: list[Any] = []
+    names: list[Any] = []
+
+    class Tracer(BaseCallbackHandler):
+        def on_chain_start(self, *args: Any, run_id: Any, **kwargs: Any) -> None:
+            ids.append(run_id)
+            names.append(kwargs["name"])
+
+    def step(state: State) -> Any:
+        for name in ("one", "two"):
+            RunnableLambda(same, name=name).invoke(state)
+        return {}
+
+    own = uuid.uuid4()
+    config: RunnableConfig = {"callbacks": [Tracer()], "run_id": own, "run_name": "step"}
+    if mode == "sync":
+        ArbiterOS().execute({}, step, config)
+    else:
+        asyncio.run(ArbiterOS().aexecute({}, step, config))
+    assert names == ["one", "two"]
+    assert len({*ids, own}) == 3
+
+
+@MODES
+def test_a_graph_in_a_runnable_keeps_the_limit_that_it_has_without_governance(mode: str) -> None:
+    graph = chain(*(Spy(f"n{number}") for number in range(30)))
+
+    class Caller(Runnable[Any, Any]):
+        def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+            return graph.invoke(input)
+
+    sequence = graph | same
+    for target in (Caller(), sequence):
+        fails = pytest.raises(GraphRecursionError) if target is sequence else contextlib.nullcontext()
+        for call in (target, ArbiterOS().govern(target)):
+            with fails:
+                if mode == "sync":
+                    call.invoke({}, {"tags": ["mine"]})
+                else:
+                    asyncio.run(call.ainvoke({}, {"tags": ["mine"]}))
 
 
 def same(state: Any) -> Any:
