@@ -339,6 +339,7 @@ class Execution:
         "_outer",
         "_place",
         "_recorder",
+        "alone",
         "called",
         "first",
         "info",
@@ -360,6 +361,8 @@ class Execution:
         """
         self.called: weakref.WeakValueDictionary[str | None, Run] = weakref.WeakValueDictionary()
         """The runs of governed functions that this context has called without a graph, by thread."""
+        self.alone: Run | None = None
+        """The one of them without a thread, which no log keeps."""
         self.first: int | None = None
         """The superstep in which the execution began, once a node has run."""
         self.recovered: Recovered | None = None
@@ -565,6 +568,7 @@ class Recorder:
             run = (log or self.log_of(None)).called_run(keep)
         if loop.is_here or loop.run is None:
             loop.called[thread_id], run.caller = run, weakref.ref(loop)
+            loop.alone = run if log is None else loop.alone
             loop.begins(run)
         self._began(run)
         return run

@@ -268,6 +268,19 @@ def test_a_graph_in_a_runnable_keeps_the_limit_that_it_has_without_governance(mo
                     asyncio.run(call.ainvoke({}, {"tags": ["mine"]}))
 
 
+def test_calls_on_a_thread_do_not_end_the_run_of_calls_without_one() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(AtMost("twice", target_nodes=["step"], times=2))
+
+    def step(state: State) -> Any:
+        return {}
+
+    for number in range(4):
+        with contextlib.nullcontext() if number < 2 else pytest.raises(PolicyViolationError, match="twice"):
+            arbiter_os.execute({}, step)
+        arbiter_os.execute({}, same, {"configurable": {"thread_id": "t"}})
+
+
 def same(state: Any) -> Any:
     return state
 
