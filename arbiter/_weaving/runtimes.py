@@ -70,10 +70,9 @@ def copy_once(conf: dict[str, Any]) -> None:
 
 
 def with_ambient(config: RunnableConfig | None) -> RunnableConfig:
-    """The config with what it lacks of the one around it.
+    """The config with what it lacks of the one around it, and without LangChain's default limit of supersteps.
 
-    It has no limit of supersteps if nobody gave one: LangChain's default, 25, would be that of the graphs which
-    are called with it.
+    That limit, 25, would be that of the graphs which are called with it.
     """
     found = {**ensure_config(config)}
     around = var_child_runnable_config.get()

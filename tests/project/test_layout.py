@@ -71,7 +71,7 @@ PRIVATE = {
         "langgraph._internal._runnable",
         "langgraph.pregel._retry",
     },
-    "_weaving.runtimes": {"langgraph._internal._config", "langgraph._internal._constants"},
+    "_weaving.runtimes": {"langgraph._internal._constants"},
     "_weaving.sequence": {"langgraph._internal._runnable"},
     "_weaving.writers": {"langgraph._internal._constants", "langgraph.pregel._write"},
     "_weaving.govern": {"langgraph.pregel._read"},
