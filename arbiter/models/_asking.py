@@ -156,9 +156,10 @@ def reply(model: ChatModel, messages: Sequence[BaseMessage], *, awaitable: bool 
     """
     try:
         return model.invoke(messages)
-    except (NotImplementedError, TypeError) as error:
+    except (AttributeError, NotImplementedError, TypeError) as error:
         # LangChain refuses to call an async function by a `TypeError`; others are mistakes.
         is_refused = isinstance(error, NotImplementedError) or "coroutine function" in str(error)
+        is_refused = is_refused or not hasattr(model, "invoke")
         is_async = _is_async(model) if awaitable is None else awaitable
         if not (is_refused and is_async) or LOOP.is_here:
             raise
@@ -197,8 +198,8 @@ def _is_async(model: Any) -> bool:
     if isinstance(model, RunnableWithFallbacks):
         return all(map(_is_async, cast(Any, model).runnables))
     kind = model.__class__
-    own: list[Any] = [getattr(kind, "_agenerate", kind.ainvoke), kind.ainvoke]
-    return any(method.__module__ not in _BY_THREAD for method in own) or hasattr(model, "afunc")
+    own: list[Any] = [getattr(kind, name, None) for name in ("_agenerate", "ainvoke")]
+    return any(method and method.__module__ not in _BY_THREAD for method in own) or hasattr(model, "afunc")
 
 
 _BINDING: Any = RunnableBindingBase

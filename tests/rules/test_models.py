@@ -586,6 +586,21 @@ def test_a_function_can_be_a_model(given: str, mode: str) -> None:
     assert asked(model, mode).value == MARK
 
 
+@MODES
+@pytest.mark.parametrize("method", ["invoke", "ainvoke"])
+def test_a_class_that_langchain_does_not_know_needs_one_of_the_methods(method: str, mode: str) -> None:
+    class OfInvoke:
+        def invoke(self, messages: Any, config: Any = None) -> AIMessage:
+            return AIMessage(GOOD)
+
+    class OfAinvoke:
+        async def ainvoke(self, messages: Any, config: Any = None) -> AIMessage:
+            return AIMessage(GOOD)
+
+    model: Any = OfInvoke() if method == "invoke" else OfAinvoke()
+    assert asked(model, mode).value == MARK
+
+
 def test_a_mistake_of_a_model_is_raised_after_one_call() -> None:
     class Both(Scripted):
         async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
