@@ -383,12 +383,14 @@ def _open_calls(value: Any, *, anywhere: bool) -> list[Any]:
     """The calls of the last AI message if one of them has no answer yet; `anywhere` if more than answers may
     follow it. LangGraph's `ToolNode` makes them all, whatever follows."""
     # Some models give all calls the same id, so answers are counted.
-    answers = 0
+    answered: list[str | None] = []
     for one in reversed(parts_of(value) if isinstance(value, list) else []):
         if isinstance(one, AIMessage):
-            return one.tool_calls if answers < len(one.tool_calls) else []
+            # No tool is called for these.
+            invalid = {call["id"] for call in one.invalid_tool_calls}
+            return one.tool_calls if sum(id not in invalid for id in answered) < len(one.tool_calls) else []
         if isinstance(one, ToolMessage):
-            answers += 1
+            answered.append(one.tool_call_id)
         elif not anywhere:
             break
     return []

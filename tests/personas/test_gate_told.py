@@ -422,8 +422,9 @@ def test_a_rewritten_text_is_sent(mode: str) -> None:
 @pytest.mark.parametrize(
     ("between", "instruction"),
     [
-        (ToolMessage("A human refused it.", tool_call_id="0"), None),
-        (HumanMessage("Go on."), TOOL_CALL),
+        ([ToolMessage("A human refused it.", tool_call_id="0")], None),
+        ([HumanMessage("Go on.")], TOOL_CALL),
+        ([ToolMessage("It is no JSON.", tool_call_id=id) for id in ("wrong", "also wrong")], None),
     ],
 )
 def test_a_call_is_judged_that_other_messages_follow(between: Any, instruction: Any, mode: str) -> None:
@@ -446,8 +447,12 @@ def test_a_call_is_judged_that_other_messages_follow(between: Any, instruction: 
         {"name": "send_message", "args": {"text": "bad"}, "id": "1"},
     ]
 
+    invalid: Any = [
+        {"name": "look", "args": "{", "id": id, "error": "no JSON"} for id in ("wrong", "also wrong")
+    ]
+
     def model(state: Any) -> Any:
-        return {"messages": [AIMessage("", tool_calls=calls), between]}
+        return {"messages": [AIMessage("", tool_calls=calls, invalid_tool_calls=invalid), *between]}
 
     builder: Any = StateGraph(Chat)
     builder.add_node("model", model)
@@ -464,7 +469,7 @@ def test_a_call_is_judged_that_other_messages_follow(between: Any, instruction: 
     output = run(app, {"messages": [HumanMessage("Hello.")]}, mode=mode)
     assert sent == ["better"]
     assert [(a.outcome, a.original_text) for a in gate.actions] == [("corrected", "bad")]
-    assert texts(output)[:3] == ["Hello.", "", between.content]
+    assert texts(output)[: 2 + len(between)] == ["Hello.", "", *(one.content for one in between)]
 
 
 @MODES
