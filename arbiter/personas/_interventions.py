@@ -575,7 +575,8 @@ class Intervention(_Interventions):
     def set_effect(self, effect: Effect | str) -> Self:
         """Set the nudge: a text, or a function of the targets that returns a text, texts by agent, or
         None."""
-        if not (effect.strip() if isinstance(effect, str) else callable(effect)):
+        # With an empty text it is evaluated and nudges nobody, as one of a control group.
+        if not (not effect.isspace() if isinstance(effect, str) else callable(effect)):
             self._refuse("effect", "a text or a function", effect)
         self._effect = (lambda targets: effect) if isinstance(effect, str) else effect
         return self

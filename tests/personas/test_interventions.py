@@ -224,6 +224,12 @@ def test_the_window_is_the_interventions() -> None:
     assert "(2 events omitted)" in judge.prompt()
 
 
+def test_an_empty_text_nudges_nobody() -> None:
+    one = Intervention(JIM).set_functional_precondition(lambda targets: True).set_effect("")
+    advised(one, Speaker("hi")).invoke(hello())
+    assert [(found.fired, dict(found.nudges)) for found in one.log] == [(True, {})]
+
+
 def test_events_of_a_target_are_like_a_tuple() -> None:
     """A condition may print, join, copy and pickle them."""
     seen: list[Target] = []
