@@ -124,7 +124,7 @@ class LedgerRecords:
                     yield thread
             if not ids and (ids is not None or len(found) < _THREADS):
                 return
-            last = found[-1][0]
+            last = found[-1][0] if found else last
 
     def _entries(
         self, where: str, values: Sequence[Any], order: str, upto: int | None = None

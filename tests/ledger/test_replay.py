@@ -764,6 +764,22 @@ def test_a_thread_that_counts_is_named_as_everywhere(tmp_path: Path) -> None:
             ledger.replay(rules, threads=named[:1], since="1h")
 
 
+def test_hundreds_of_named_threads_may_be_older_than_the_time(tmp_path: Path) -> None:
+    rules, now = pack(tmp_path, "now", LIMIT.format(5)), time.time()
+    with Ledger(tmp_path / "l.db", clock=lambda: now) as ledger:
+        app = ArbiterOS(ledger=ledger, clock=lambda: now).govern(
+            chain(Spy("pay"), checkpointer=InMemorySaver())
+        )
+        names = [f"t{number}" for number in range(501)]
+        for name in names:
+            if name == names[-1]:
+                ledger.flush(20)
+                now += 86_400
+            app.invoke({"amount": 10}, conf(name))
+        report = ledger.replay(rules, threads=names, since="1h")
+        assert [each.thread_id for each in report] == ["t500"]
+
+
 def test_each_thread_that_counts_is_looked_up_once(tmp_path: Path, ledger: Ledger) -> None:
     """Not compared with all others: there may be thousands of both."""
 
