@@ -318,8 +318,6 @@ _EXPECTED = {
     "string_too_short": "a text that is not empty",
 }
 
-_TEXTS = ("literal_error", "string_type")
-
 
 def pack_files(folder: Traversable) -> list[Traversable]:
     """The pack files of a folder, by name."""
@@ -428,7 +426,7 @@ def _message(model: type[PackModel], details: ErrorDetails, also: Iterable[str] 
     if kind == "string_pattern_mismatch":
         pattern = details.get("ctx", {}).get("pattern")
         return f"expected a text like {pattern}, got {short(got)}"
-    remedy = quotes(got) if kind in _TEXTS else _REMEDIES.get(kind, _no_remedy)(got)
+    remedy = _REMEDIES[kind](got) if kind in _REMEDIES else ""
     return f"expected {_expected(details)}, got {short(got)}{remedy}"
 
 
@@ -462,15 +460,13 @@ def _as_number(got: object, *, whole: bool = False) -> str:
     return f". Write {text}" + (f"e{found['sign'] or '+'}{found['power']}" if found["power"] else "")
 
 
-def _no_remedy(got: object) -> str:
-    return ""
-
-
 _NUMBER = re.compile(
     r"(?P<whole>-?([1-9]\d{0,2}(,\d{3})+|[1-9]\d*|0))(?P<part>\.\d+)?([eE](?P<sign>[+-]?)(?P<power>\d+))?",
     re.ASCII,
 )
 _REMEDIES: dict[str, Callable[[object], str]] = {
+    "literal_error": quotes,
+    "string_type": quotes,
     "list_type": _as_list,
     "int_type": partial(_as_number, whole=True),
     "float_type": _as_number,
