@@ -191,12 +191,7 @@ class Terms:
 
 
 class TermsError(ValueError):
-    """`parameter` of a question is wrong; `problem` describes the mistake."""
-
-    def __init__(self, parameter: str, problem: str) -> None:
-        self.parameter = parameter
-        self.problem = problem
-        super().__init__(f"{parameter}: {problem}")
+    """A parameter of a question, which the message names, is wrong."""
 
 
 def terms_of(question: Verdict) -> Terms:
@@ -208,14 +203,14 @@ def terms_of(question: Verdict) -> Terms:
         given = approvers
         names = list(given) if isinstance(approvers, Iterable) and not isinstance(approvers, str) else []
         if not names or not all(isinstance(name, str) and name for name in names):
-            raise TermsError("approvers", f"expected a list of names, got {short(given)}. Write ['alice'].")
+            raise TermsError(f"approvers: expected a list of names, got {short(given)}. Write ['alice'].")
     if seconds is not None and (
         isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf
     ):
-        raise TermsError("expires_after", f"expected seconds above 0, got {short(seconds)}. Write 3600.")
+        raise TermsError(f"expires_after: expected seconds above 0, got {short(seconds)}. Write 3600.")
     retries: object = question.payload.get("retries", 0)
     if not is_whole(retries, least=0):
-        raise TermsError("retries", f"expected a whole number from 0, got {short(retries)}. Write 2.")
+        raise TermsError(f"retries: expected a whole number from 0, got {short(retries)}. Write 2.")
     return Terms(None if names is None else frozenset(map(str, names)), seconds, retries)
 
 
