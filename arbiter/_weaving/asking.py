@@ -13,7 +13,6 @@ from typing import Any, cast
 from weakref import ReferenceType, WeakSet, ref
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import var_child_runnable_config
 from langgraph._internal._constants import (
     CONF,
     CONFIG_KEY_CHECKPOINT_MAP,
@@ -37,6 +36,7 @@ from langgraph.types import Interrupt, interrupt
 from arbiter._lifecycle.requests import NO_ANSWER, TAKEN, Answered, Ask, Entry, Question, Saved, Spend
 from arbiter._lifecycle.saving import Access, Put, Wait
 from arbiter._threads.forks import new_lock, renew_in_child
+from arbiter._values.ambient import ambient
 from arbiter._values.recent import Recent
 from arbiter._weaving.channel import conf_of, runs_in
 from arbiter._weaving.notes import Writes, being_noted, note, note_first, read, read_again, read_first
@@ -252,9 +252,8 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
         _take(question, conf, at, spot, writes)
         return Answered(given, question["asked_at"], op.at)
     if conf.get(CONFIG_KEY_DURABILITY) == "exit":
-        pad.get_null_resume(
-            True
-        )  # otherwise it is saved at the end of this run, when it can no longer be marked as spent
+        # Otherwise it is saved at the end of this run, when it can no longer be marked as spent.
+        pad.get_null_resume(True)
     try:
         return _interrupt(op, config, question)
     except GraphInterrupt:
@@ -347,11 +346,8 @@ def _interrupt(op: Ask, config: RunnableConfig, question: Question) -> Any:
         conf[CONFIG_KEY_SEND]([(RESUME, list(pad.resume))])
     silent = replace(pad, get_null_resume=no_answer, interrupt_counter=count(len(pad.resume)).__next__)
     config = {**config, CONF: {**conf, CONFIG_KEY_SCRATCHPAD: silent}}
-    token = var_child_runnable_config.set(config)
-    try:
+    with ambient(config):
         return interrupt(payload)
-    finally:
-        var_child_runnable_config.reset(token)
 
 
 def no_answer(consume: bool = False) -> None:

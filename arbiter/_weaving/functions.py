@@ -25,6 +25,7 @@ from arbiter._lifecycle.requests import Answered, Ask, Begin, ReadCheckpoint, Sa
 from arbiter._lifecycle.runs import NodeRun, Schemas, current_run
 from arbiter._lifecycle.saving import Access
 from arbiter._threads.forks import new_lock
+from arbiter._values.ambient import ambient
 from arbiter._values.states import SeenDict, as_state, has_parts_of
 from arbiter._weaving.asking import (
     ask_human,
@@ -189,11 +190,8 @@ class FunctionCall(NodeRun):
         with watched(self.config, self.handlers) if self.handlers else nullcontext(self.config) as config:
             # The name and the id are those of this call, and not of each one in it.
             inner: Any = config and {k: v for k, v in config.items() if k not in {"run_id", "run_name"}}
-            ambient = var_child_runnable_config.set(inner)
-            try:
+            with ambient(inner):
                 yield
-            finally:
-                var_child_runnable_config.reset(ambient)
 
     async def abody(self, buffered: bool) -> Any:
         token = current_run.set(self)

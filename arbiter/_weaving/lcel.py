@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import var_child_runnable_config
+
+from arbiter._values.ambient import ambient
 
 
 class LcelSteps:
@@ -29,7 +29,7 @@ class LcelSteps:
     def invoke(self, input: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         configs, before = self._configs(config), ambient_before.get()
         value = self.steps[0].invoke(input, configs[0], **kwargs)
-        with _ambient(before):
+        with ambient(before):
             for step, step_config in zip(self.steps[1:], configs[1:], strict=True):
                 value = step.invoke(value, step_config)
         return value
@@ -37,7 +37,7 @@ class LcelSteps:
     async def ainvoke(self, input: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         configs, before = self._configs(config), ambient_before.get()
         value = await self.steps[0].ainvoke(input, configs[0], **kwargs)
-        with _ambient(before):
+        with ambient(before):
             for step, step_config in zip(self.steps[1:], configs[1:], strict=True):
                 value = await step.ainvoke(value, step_config)
         return value
@@ -59,15 +59,6 @@ def _lcel_config(config: RunnableConfig, number: int) -> RunnableConfig:
     manager.remove_tags(["seq:step:1"])
     manager.add_tags([f"seq:step:{number}"], inherit=False)
     return {**config, "callbacks": manager}
-
-
-@contextmanager
-def _ambient(config: RunnableConfig | None) -> Generator[None]:
-    token = var_child_runnable_config.set(config)
-    try:
-        yield
-    finally:
-        var_child_runnable_config.reset(token)
 
 
 ambient_before: ContextVar[RunnableConfig | None] = ContextVar("arbiter_ambient", default=None)

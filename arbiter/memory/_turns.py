@@ -23,13 +23,13 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.channels import AnyValue, BinaryOperatorAggregate, EphemeralValue, LastValue, UntrackedValue
 from langgraph.func import entrypoint
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
+from arbiter._values.ambient import ambient
 from arbiter._values.states import ROOT, as_state
 from arbiter.evaluation import FinishedRun, NodeEvaluator
 from arbiter.memory._conversation import SPEAKER, ShownList, counts, holds_messages, list_of, raw
@@ -42,17 +42,6 @@ _INSERTED = "lc_source"
 AT_WORK = ContextVar("arbiter_memory_at_work", default="")
 """The room that the running evaluators, or a tool that forgets, work on, "" outside of them. They must not wait for a
 thread that is worked on: it may be their own."""
-
-
-@contextmanager
-def ambient(config: RunnableConfig | None) -> Generator[None]:
-    """Let `get_config()`, `get_store()` and similar functions find those of the node inside the `with`
-    block."""
-    token = var_child_runnable_config.set(config)
-    try:
-        yield
-    finally:
-        var_child_runnable_config.reset(token)
 
 
 @contextmanager
