@@ -295,6 +295,14 @@ def _pass(late: asyncio.Future[None]) -> None:
         late.set_result(None)
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs on this thread; None outside of one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 class EventLoop:
     """An event loop on a daemon thread. Async evaluators run on it, in sync and async runs alike."""
 
@@ -311,9 +319,8 @@ class EventLoop:
         """
         with self._lock:
             if self._loop is None:
-                self._loop = Context().run(
-                    asyncio.new_event_loop
-                )  # a loop keeps the context in which it is made
+                # A loop keeps the context in which it is made.
+                self._loop = Context().run(asyncio.new_event_loop)
                 self._thread = threading.Thread(
                     target=_run_loop, args=(self._loop,), name="arbiter-loop", daemon=True
                 )

@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 from langchain_core.runnables import RunnableConfig
 
 from arbiter._lifecycle.saving import Access, Put, Read
+from arbiter._threads.deadlines import running_loop
 from arbiter._threads.forks import new_lock
 from arbiter._weaving.channel import FACTS, facts_in, reads_in
 from arbiter.history._facts import RunFact
@@ -159,19 +160,12 @@ _noted: WeakValueDictionary[tuple[Any, ...], _Noted] = WeakValueDictionary()
 def _reads_at(conf: Mapping[str, Any], place: RunnableConfig) -> Reads:
     known, key = reads_in(conf), _key(place)
     # A body may run a subgraph in a loop of its own, whose nodes read this checkpoint too.
-    own = key, _loop()
+    own = key, running_loop()
     with _lock:
         if (found := known.get(own)) is None:
             noted = _noted.get(key) or _noted.setdefault(key, _Noted())
             found = known[own] = Reads(place, noted)
         return found
-
-
-def _loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _key(place: RunnableConfig) -> tuple[Any, ...]:

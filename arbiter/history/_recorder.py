@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
+from arbiter._threads.deadlines import running_loop
 from arbiter._threads.forks import new_lock
 from arbiter._values.once import Once
 from arbiter.errors import AmbiguousHistoryError, ArbiterWarning
@@ -639,13 +640,7 @@ def _may_be_a_request() -> bool:
     """True if other requests may run graphs at the same time as this code. A script waits for each of its
     runs.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return True
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    return threading.current_thread() is not threading.main_thread() or running_loop() is not None
 
 
 PLAIN = -1

@@ -29,6 +29,7 @@ from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 
+from arbiter._threads.deadlines import running_loop
 from arbiter._threads.forks import new_lock
 from arbiter._values.once import Once
 from arbiter._values.recent import Recent
@@ -95,7 +96,7 @@ class _Round:
         very thread."""
         while not self.done.wait(_BEAT):
             loop = None if self.task is None else self.task.get_loop()
-            if loop is not None and (loop is _running_loop() or not loop.is_running()):
+            if loop is not None and (loop is running_loop() or not loop.is_running()):
                 return
 
     async def await_done(self) -> None:
@@ -808,13 +809,6 @@ def _answered(answer: Any) -> _Evaluating[Any]:
     if isinstance(found, Exception):
         raise found
     return found
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _thought(agent: str, nudge: str) -> Event:
