@@ -16,6 +16,7 @@ from typing import Any
 
 import typer
 
+from arbiter._values.files import write_whole
 from arbiter.cli._experiment_options import Settings
 from arbiter.cli._experimenting import FORMATS, check, exit_code, prepared, recording, with_models
 from arbiter.cli._options import check_format
@@ -32,7 +33,6 @@ from arbiter.harness.identity import Identity
 from arbiter.harness.journal import Written
 from arbiter.harness.runs import Run
 from arbiter.harness.usage import NOTHING
-from arbiter.harness.writing import write_whole
 
 _FORMAT = 1
 _LEAST = 1e-9

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from arbiter._values.files import write_whole
 from arbiter.errors import ConfigurationError
 from arbiter.experiments.arms import Corrections
 from arbiter.experiments.scenarios import is_of_agents
 from arbiter.harness.canonical import digest, is_mapping
-from arbiter.harness.writing import write_whole
 
 PRIMARY = "sign_flip"
 """The test that decides: the exact two-sided sign-flip test over pairs of environments."""

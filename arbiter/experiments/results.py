@@ -11,6 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from arbiter._values.files import write_whole
 from arbiter.errors import ConfigurationError
 from arbiter.experiments.arms import Exposure
 from arbiter.experiments.comparing import MetricComparison, compared
@@ -22,7 +23,6 @@ from arbiter.harness.journal import reading
 from arbiter.harness.reports.report import Report, load_report
 from arbiter.harness.results import CaseResult
 from arbiter.harness.usage import Spent
-from arbiter.harness.writing import write_whole
 
 ENDINGS = (".json", ".md", ".txt", ".svg")
 """Those of the files that `ExperimentResult.write` writes."""

@@ -21,12 +21,12 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from arbiter._values.files import write_whole
 from arbiter.errors import ConfigurationError
 from arbiter.harness.comparisons import two
 from arbiter.harness.identity import Identity, Measurement
 from arbiter.harness.rows import Row
 from arbiter.harness.scores import plain_scale, scale_from
-from arbiter.harness.writing import write_whole
 from arbiter.verdicts import Outcome
 
 FORMAT = 1

@@ -23,11 +23,11 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
+from arbiter._values.files import write_whole
 from arbiter.errors import ConfigurationError
 from arbiter.harness.identity import Identity
 from arbiter.harness.labels import Labelled, Labels
 from arbiter.harness.scores import NINE, Scale
-from arbiter.harness.writing import write_whole
 from arbiter.statistics import (
     CorrectedRate,
     Interval,

@@ -28,6 +28,7 @@ from typing import IO, Any
 
 from pydantic import TypeAdapter
 
+from arbiter._values.files import write_whole
 from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, PackError, describe, nearest
 from arbiter.harness.canonical import canonical, compact, is_mapping, listed
 from arbiter.harness.cases import Case
@@ -35,7 +36,7 @@ from arbiter.harness.recordings import Asked
 from arbiter.harness.results import CUT, CaseResult, CaseRun
 from arbiter.harness.scores import Score, plain_scale, scale_from
 from arbiter.harness.usage import NOTHING, Spent
-from arbiter.harness.writing import lock, why_unwritable, write_whole
+from arbiter.harness.writing import lock, why_unwritable
 from arbiter.models import JudgeReply, judgement_of
 
 VERSION = 1

@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from arbiter._values.files import write_whole
 from arbiter._values.states import is_whole
 from arbiter.errors import ConfigurationError, PackError, PackMistake, nearest
-from arbiter.harness.writing import write_whole
 
 COLUMNS = ("id", "input", "output", "label", "labeller")
 SCORE = "score"

@@ -27,13 +27,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from weakref import finalize
 
+from arbiter._values.files import write_whole
 from arbiter._values.states import is_whole
 from arbiter._values.versions import hash_of
 from arbiter.errors import ArbiterWarning
 from arbiter.harness.canonical import canonical, is_list, is_mapping
 from arbiter.harness.identity import changes_between
 from arbiter.harness.results import Status
-from arbiter.harness.writing import locked, why_unwritable, write_whole
+from arbiter.harness.writing import locked, why_unwritable
 from arbiter.models import JudgeReply, JudgeRequest, RecordingError, is_judgement, judgement_of, reply_of
 from arbiter.models._recordings import append
 from arbiter.redaction import found_in

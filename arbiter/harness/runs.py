@@ -20,7 +20,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from arbiter._threads.deadlines import start
+from arbiter._threads.deadlines import running_loop, start
+from arbiter._values.files import write_whole
 from arbiter.errors import ArbiterWarning
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.gate import GateSettings
@@ -30,7 +31,6 @@ from arbiter.harness.recordings import Place
 from arbiter.harness.reports.report import Report, of_head
 from arbiter.harness.running import Session
 from arbiter.harness.targets import GraphTarget
-from arbiter.harness.writing import write_whole
 from arbiter.models import RecordingError
 
 
@@ -65,7 +65,7 @@ class Run:
                 self.driver(session, self.head["identity"])
             elif not session.target.is_async:
                 drive_on_threads(session)
-            elif _loop_is_running():
+            elif running_loop() is not None:
                 start(lambda: drive_to_the_end(session), name="arbiter-eval").result()
             else:
                 drive_to_the_end(session)
@@ -232,11 +232,3 @@ def _uninterrupted() -> Generator[None]:
         signal.signal(signal.SIGINT, before)
     if pressed:
         signal.raise_signal(signal.SIGINT)
-
-
-def _loop_is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -6,7 +6,6 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -56,26 +55,3 @@ def ensure_writable(path: Path) -> None:
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.").close()
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write beside `path` and rename, so that a killed process leaves the old file. If `path` is a link, the
-    file behind it is replaced. Half of a surrogate pair becomes `\\ud800`, which is also how JSON has it. Raises
-    `OSError`, which names `path`."""
-    given, path = path, Path(os.path.realpath(path))
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        error.filename = str(given)
-        raise
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise

@@ -22,7 +22,6 @@ import io
 import json
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from arbiter._values import files
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.history import HistoryItem
 from arbiter.ledger._chain import canonical
@@ -422,21 +422,8 @@ def write_whole(path: str | os.PathLike[str], lines: Iterable[str]) -> int:
             "a directory; name a file in it" if target.is_dir() else "no file, and would be replaced by one"
         )
         raise ConfigurationError(f"{os.fspath(path)!r} cannot be written: it is {what}.")
-    count, name = 0, None
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with open(handle, "w", encoding="utf-8", newline="") as file:
-            for line in lines:
-                file.write(line)
-                count += 1
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(target)
-    except BaseException as error:
-        if name is not None:
-            Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            said = f"{os.fspath(path)!r} cannot be written: {error.strerror or error}."
-            raise ConfigurationError(said) from None
-        raise
-    return count
+        return files.write_whole(target, lines, is_private=True)
+    except OSError as error:
+        said = f"{os.fspath(path)!r} cannot be written: {error.strerror or error}."
+        raise ConfigurationError(said) from None

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from arbiter._values.files import write_whole
 from arbiter.errors import ArbiterWarning, ConfigurationError, nearest
 from arbiter.harness.exports.evidence import Evidence
 from arbiter.harness.exports.files import ending, write_rows
@@ -18,7 +19,6 @@ from arbiter.harness.exports.forms import FORMS, ExportOptions, File, part_of
 from arbiter.harness.exports.rewarding import Rewards
 from arbiter.harness.files import suite_files
 from arbiter.harness.journal import FOLDER, reading, run_folder
-from arbiter.harness.writing import write_whole
 
 FORMATS = tuple(FORMS)
 """The names of the forms."""

@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from arbiter._values.files import write_whole
 from arbiter.errors import ConfigurationError
 from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.exports.forms import MESSAGES
-from arbiter.harness.writing import write_whole
 
 _MESSAGE = {"role": "string", "content": "string"}
 _CALLS = [{"id": "string", "type": "string", "function": {"name": "string", "arguments": "string"}}]

@@ -1,0 +1,38 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+
+def write_whole(path: Path, text: str | Iterable[str], *, is_private: bool = False) -> int:
+    """Write beside `path` and rename, so that a killed process leaves the old file. Returns the number of parts of
+    `text`. If `path` is a link, the file behind it is replaced. Only the user of this process may read a file that
+    `is_private`. Half of a surrogate pair becomes `\\ud800`, which is also how JSON has it. Raises `OSError`, which
+    names `path`."""
+    given, path = path, Path(os.path.realpath(path))
+    count = 0
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        error.filename = str(given)
+        raise
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            for part in [text] if isinstance(text, str) else text:
+                file.write(part)
+                count += 1
+            file.flush()
+            os.fsync(file.fileno())
+        if not is_private:
+            os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+    return count
