@@ -173,12 +173,13 @@ class Exporter:
     def of(self, value: Any, depth: int) -> Any:
         self._left -= 1
         kind = cast(Any, type(value))
+        # These need no look.
         if (
             kind in _PLAIN
             or (kind is str and value.isascii())
             or (kind is int and -_SMALL < value < _SMALL)
             or (kind is float and math.isfinite(value))
-        ):  # needs no look
+        ):
             return value
         try:
             if depth < _DEPTH and (kind is dict or kind is list):

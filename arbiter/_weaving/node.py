@@ -433,9 +433,8 @@ class NodeAttempt(NodeRun):
         output: Any
         token = current_run.set(self)
         try:
-            if (
-                buffered or node.is_sequence or self.handlers
-            ):  # a function's own calls go by the ambient config
+            # A function's own calls go by the ambient config.
+            if buffered or node.is_sequence or self.handlers:
                 with self._ambient(buffered) as config:
                     output = node.body.invoke(input, config, **self._kwargs)
             elif node.is_function and (func := node.body.func) is not None and not self._kwargs:
@@ -455,9 +454,8 @@ class NodeAttempt(NodeRun):
         output: Any
         token = current_run.set(self)
         try:
-            if (
-                buffered or node.is_sequence or self.handlers
-            ):  # a function's own calls go by the ambient config
+            # A function's own calls go by the ambient config.
+            if buffered or node.is_sequence or self.handlers:
                 with self._ambient(buffered) as config:
                     output = await node.body.ainvoke(input, config, **self._kwargs)
             elif node.is_function and (afunc := node.body.afunc) is not None and not self._kwargs:

@@ -176,9 +176,8 @@ def _targets(writes: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
 
 def _gather(write: Callable[[Any, Any], Any], input: Any, written: list[Any]) -> None:
     """Add to `written` what `write` writes of `input`."""
-    write(
-        input, {CONF: {CONFIG_KEY_SEND: written.extend}}
-    )  # the only part of a config that a channel write reads
+    # The only part of a config that a channel write reads.
+    write(input, {CONF: {CONFIG_KEY_SEND: written.extend}})
 
 
 def _do_write(writes: Any, config: Any) -> None:

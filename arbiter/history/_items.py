@@ -553,11 +553,8 @@ NodesOf = Callable[[], Collection[str]]
 class RunHistory(History):
     """The part of one run, or of all runs of one thread, that is in memory."""
 
-    __slots__ = (
-        "_forgotten",
-        "_known_totals",
-        "_nodes",
-    )  # `vars` has `entries` alone, which FastAPI serialises for an unknown type
+    # `vars` has `entries` alone, which FastAPI serialises for an unknown type.
+    __slots__ = ("_forgotten", "_known_totals", "_nodes")
 
     def __init__(
         self, records: Sequence[Record], forgotten: Totals, more: Sequence[Sequence[Record]] = ()

@@ -208,9 +208,8 @@ def micros(time: float | datetime) -> int:
     """Seconds since 1970, seconds that something lasted, or a time, in whole microseconds."""
     seconds = time.timestamp() if isinstance(time, datetime) else time
     whole = int(seconds)
-    return whole * 1_000_000 + round(
-        (seconds - whole) * 1_000_000
-    )  # a time in microseconds is no exact float
+    # A time in microseconds is no exact float.
+    return whole * 1_000_000 + round((seconds - whole) * 1_000_000)
 
 
 def time_of(micros: int) -> datetime:

@@ -107,9 +107,8 @@ class LazyEvents(Sequence[Event]):
 
     @cached_property
     def _all(self) -> tuple[Event, ...]:
-        return tuple(
-            iter(self)
-        )  # iter, because tuple(self) would ask for the length, which is that of this tuple
+        # `iter`, because `tuple(self)` would ask for the length, which is that of this tuple.
+        return tuple(iter(self))
 
     def __iter__(self) -> Iterator[Event]:
         return (event for slot in range(self._slots) if (event := self._at(slot)) is not None)

@@ -266,9 +266,8 @@ class FactEvaluator(CognitiveEvaluator):
                 shown=[fact for fact in known if fact.id not in gone],
             )
             updates = updates_in(outcome.value, self.schemas)
-            carried = replace(
-                wishes.carried, gone=wishes.carried.gone[commanded:]
-            )  # a command says how far it goes
+            # A command says how far it goes.
+            carried = replace(wishes.carried, gone=wishes.carried.gone[commanded:])
             filled = await self._fill(ctx, updates, fresh, claims, kept=kept, carried=carried)
             if wishes.carried.asking:
                 # What such a message says anew is learned first; then no prompt repeats what it asks to forget.
