@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 from arbiter._values.spelling import misspelt
+from arbiter._values.versions import path_of
 
 _BUILTINS = builtins.__name__
 
@@ -45,7 +46,7 @@ def _in_module(name: str) -> dict[str, str]:
     parts: dict[str, Any] = getattr(sys.modules.get(name), "__dict__", {})
     # The class of `type(part)`, because a lazy object makes itself when it is asked whether it is a class.
     return {
-        own: _short(_path(part))
+        own: _short(path_of(part))
         for own, part in list(parts.items())
         if issubclass(type(part), type) and issubclass(part, BaseException)
     }
@@ -56,11 +57,7 @@ def _of_program() -> Iterator[str]:
     kinds: list[type] = [BaseException]
     for kind in kinds:
         kinds += type.__subclasses__(kind)
-        yield _path(kind)
-
-
-def _path(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+        yield path_of(kind)
 
 
 def _short(name: str) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -20,6 +18,7 @@ from arbiter.errors import ConfigurationError
 from arbiter.experiments.labelling import calibrate_metric, write_sessions
 from arbiter.harness import Calibration, Suite, calibrate, load_suite
 from arbiter.harness.calibration import FOLDER
+from arbiter.harness.canonical import text_of
 from arbiter.harness.files import suite_files
 from arbiter.harness.journal import run_folder, runs_of
 from arbiter.harness.labels import Labelled, chosen_for_labelling, write_for_labelling
@@ -136,13 +135,9 @@ def _sample(report: Report, row: str, count: int, seed: int) -> list[Labelled]:
         if outputs.get(id) is not None
     }
     return [
-        Labelled(id=id, input=_text(cases[id].input), output=_text(outputs[id]), labels={})
+        Labelled(id=id, input=text_of(cases[id].input), output=text_of(outputs[id]), labels={})
         for id in chosen_for_labelling(scores, count, seed=seed)
     ]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _only_suite() -> Path:

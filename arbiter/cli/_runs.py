@@ -16,6 +16,7 @@ from arbiter.cli._options import Screen, check_format, check_place
 from arbiter.cli._streams import reader_may_leave, tell
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.baselines import Baseline
+from arbiter.harness.canonical import text_of
 from arbiter.harness.journal import FOLDER, Summary, reading, run_folder, runs_in, runs_of, summary_of
 from arbiter.harness.planning import plan, usual_drops, votes_of
 from arbiter.harness.reports.report import FORMS, Report, load_report, result_to_dict, timing_of
@@ -85,8 +86,7 @@ def _print_case(report: Report, case: str, format: str) -> None:
 def _case_lines(values: dict[str, Any]) -> Iterable[Text]:
     for name, value in values.items():
         if value is not None:
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            first, *more = _lines(text)
+            first, *more = _lines(text_of(value))
             yield Text.assemble((f"  {name} ", "bold"), first)
             yield from more
 

@@ -338,11 +338,9 @@ class GraphTarget(Target):
         return tuple(self._core.registry.evaluators)
 
     def for_worker(self) -> Callable[[Case, str], Any]:
-        if self._fresh:
-            return self._arun_fresh if self.is_async else self._run_fresh
-        graph = self._graph()
+        graph = None if self._fresh else self._graph()
         run: Callable[[Any, Case, str], Any] = self._arun if self.is_async else self._run
-        return lambda case, thread_id: run(graph, case, thread_id)
+        return lambda case, thread_id: run(self._graph() if graph is None else graph, case, thread_id)
 
     def _graph(self) -> Any:
         """A governed graph: the same one for all workers, unless a function makes them."""
@@ -359,12 +357,6 @@ class GraphTarget(Target):
                 "or govern all by one."
             )
         return graph
-
-    def _run_fresh(self, case: Case, thread_id: str) -> Answered:
-        return self._run(self._graph(), case, thread_id)
-
-    async def _arun_fresh(self, case: Case, thread_id: str) -> Answered:
-        return await self._arun(self._graph(), case, thread_id)
 
     def _run(self, graph: Any, case: Case, thread_id: str) -> Answered:
         try:

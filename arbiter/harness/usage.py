@@ -49,15 +49,10 @@ class Spent:
 
     def __add__(self, other: Spent) -> Spent:
         known = None if self.usd is None or other.usd is None else self.usd + other.usd
-        return Spent(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            calls=self.calls + other.calls,
-            unknown_calls=self.unknown_calls + other.unknown_calls,
-            replayed_calls=self.replayed_calls + other.replayed_calls,
-            replayed_tokens=self.replayed_tokens + other.replayed_tokens,
-            usd=known,
-        )
+        counts = {
+            name: getattr(self, name) + getattr(other, name) for name in self.__slots__ if name != "usd"
+        }
+        return Spent(**counts, usd=known)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; `from_dict` reads it back."""

@@ -223,7 +223,6 @@ class PersonaGate(CorrectionGate):
             _check_sets(propositions, name)
         enabled = {dimension for found in configs for dimension in found.thresholds}
         self._propositions: dict[tuple[str, str | None], PropositionSet] = {}
-        self._source = propositions
         agents = [persona.id or None for persona in self.cast.personas.values()]
         for dimension in sorted(enabled):
             found = _propositions(propositions, dimension, (None, *agents))

@@ -869,10 +869,8 @@ class IdeasScorer(_Asking):
     def __init__(
         self, judge: PropositionEngine | Judge | ChatModel | str, *, method: Method = "enumerate"
     ) -> None:
-        if method not in get_args(Method):
-            raise ConfigurationError(f"method: expected 'enumerate' or 'rapporteur', got {method!r}.")
         self.engine = _engine(judge)
-        self.method: Method = method
+        self.method: Method = _one_of("method", method, get_args(Method))
 
     def score(self, conversation: Conversation, report: str | None = None) -> ScorerResult:
         """Count the ideas: 0 for an empty conversation, None if the judge gave no list. Only "rapporteur"

@@ -301,9 +301,7 @@ class Intake:
         return scope, subject
 
     def _resolved(self, claim: Claim, author: str, named: str) -> tuple[str, str]:
-        if not named:
-            return author, author
-        if self._introduces(author, named, claim.source_message_ids):
+        if not named or self._introduces(author, named, claim.source_message_ids):
             return author, author
         if any(same_name(named, own.name) for own in self.names.get(author, ()) if own.whose == "own"):
             others = called(named, self.ctx.entities) - {author}
