@@ -40,7 +40,7 @@ from arbiter._lifecycle.shadow import ShadowReport
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_rlock
 from arbiter._values.recent import Recent
-from arbiter._values.states import Snapshot, has_parts_of, is_number
+from arbiter._values.states import Snapshot, has_parts_of, is_number, is_whole
 from arbiter._weaving.channel import Origin
 from arbiter._weaving.coverage import Coverage, report_unused
 from arbiter._weaving.executions import report_executions
@@ -897,8 +897,6 @@ def _read(clock: Callable[[], float]) -> Callable[[], float]:
 
 
 def _whole(name: str, value: object, *, none: bool = False) -> None:
-    if value is None and none:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not (is_whole(value, least=1) or (none and value is None)):
         hint = ", or None for all" if none else ""
         raise ConfigurationError(f"{name} is {value!r}; expected a whole number from 1{hint}.")

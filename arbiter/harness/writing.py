@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Locks of files and folders, and the reasons why one cannot be written."""
 
 from __future__ import annotations
 

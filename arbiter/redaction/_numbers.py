@@ -17,12 +17,6 @@ def digits_in(text: str) -> int:
     return len(data) - len(data.translate(None, _DIGITS))
 
 
-def luhn(digits: str) -> bool:
-    """True if the last digit is the check digit of the others."""
-    doubled = [int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits))]
-    return sum(value - 9 if value > 9 else value for value in doubled) % 10 == 0
-
-
 # Cards --------------------------------------------------------------------------------------------
 
 _RUN = re.compile(r"[0-9](?:[\s.,/_\-\u2010-\u2015]{0,3}[0-9]){12,}+")
