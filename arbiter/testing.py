@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from inspect import isawaitable, iscoroutine
-from typing import Any, TypedDict, TypeGuard, cast, get_args
+from typing import Any, TypedDict, cast, get_args
 from uuid import uuid4
 
 from arbiter._lifecycle.observing import counted
+from arbiter._values.parameters import is_several
 from arbiter._values.states import as_state, is_number, written_by
 from arbiter.errors import ConfigurationError, describe, nearest
 from arbiter.history._causal import CausalHistory, CopiedRun
@@ -65,7 +66,7 @@ def history_of(
     counted. A checker that asks for counts of its own, and is neither there nor in the `tallies` of the past, gets a
     `ConfigurationError`.
     """
-    checkers = tuple(counted_by) if _is_list(counted_by) else counted_by
+    checkers = tuple(counted_by) if is_several(counted_by) else counted_by
     given = {"node": node, "error": error, "past": past, "counted_by": checkers}
     for name, value in {**given, "thread_id": thread_id, "clock": clock}.items():
         _check("history_of", name, value)
@@ -79,7 +80,7 @@ def history_of(
     step = 0
     for entry in past:
         step += 1
-        siblings: list[Any] = list(entry) if _is_list(entry) else [entry]
+        siblings: list[Any] = list(entry) if is_several(entry) else [entry]
         records = [_record_of(sibling, step, clock) for sibling in siblings]
         counted.update(name for record in records for name in record.tallies)
         for record in records:
@@ -140,10 +141,6 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _is_list(value: object) -> TypeGuard[Iterable[Any]]:
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-
-
 def _are_tallies(value: Any) -> bool:
     return isinstance(value, Mapping) and all(
         isinstance(amounts, Mapping) and all(map(is_number, cast("Mapping[str, Any]", amounts).values()))
@@ -157,9 +154,9 @@ _EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value is None or isinstance(value, BaseException),
         "an exception, such as ValueError('boom')",
     ),
-    "past": (_is_list, "a list of past runs, such as [{'node': 'pay'}]"),
+    "past": (is_several, "a list of past runs, such as [{'node': 'pay'}]"),
     "counted_by": (
-        lambda value: _is_list(value) and all(isinstance(each, PolicyChecker) for each in value),
+        lambda value: is_several(value) and all(isinstance(each, PolicyChecker) for each in value),
         "a list of checkers",
     ),
     "thread_id": (lambda value: value is None or isinstance(value, str), "a text or None"),

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar, Union, cast, get_args, get_origin
 
 from arbiter._values.states import is_number
 from arbiter.errors import ParameterError, nearest
@@ -114,7 +114,7 @@ def _fits(param: Param, hint: Any, value: Any) -> bool:
     if hint in _SIMPLE:
         return isinstance(value, hint) and (not isinstance(value, str) or len(value) >= param.min_length)
     if origin in _LISTS:
-        return _is_list(value) and _is_long_enough(param, value) and _all_fit(arguments, value)
+        return is_several(value) and _is_long_enough(param, value) and _all_fit(arguments, value)
     if origin in _MAPPINGS:
         keys: Any = value
         fits = isinstance(value, Mapping) and _is_long_enough(param, value)
@@ -172,7 +172,8 @@ def _is_form(form: str, text: str) -> bool:
     return text.startswith(start) and text != start if is_open else text == form
 
 
-def _is_list(value: Any) -> bool:
+def is_several(value: object) -> TypeGuard[Iterable[Any]]:
+    """True for what has members, and is no single text or mapping."""
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
 
 

@@ -36,7 +36,7 @@ from langgraph.types import Interrupt, interrupt
 from arbiter._lifecycle.requests import NO_ANSWER, TAKEN, Answered, Ask, Entry, Question, Saved, Spend
 from arbiter._lifecycle.saving import Access, Put, Wait
 from arbiter._threads.forks import new_lock, renew_in_child
-from arbiter._values.ambient import ambient
+from arbiter._values.contexts import ambient
 from arbiter._values.recent import Recent
 from arbiter._weaving.channel import conf_of, runs_in
 from arbiter._weaving.notes import Writes, being_noted, note, note_first, read, read_again, read_first

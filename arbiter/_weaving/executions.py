@@ -10,8 +10,8 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing, closing, nullcontext
 from functools import cache, partial
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -21,6 +21,7 @@ from langchain_core.runnables.config import merge_configs
 from langgraph.pregel import Pregel
 
 from arbiter._lifecycle.runs import NodeRun, Settings, current_run
+from arbiter._values.contexts import during
 from arbiter._weaving.channel import FACTS, FactsChannel, runs_in
 from arbiter.errors import PolicyViolationError
 from arbiter.history._items import HistoryItem
@@ -171,14 +172,9 @@ class _Reporting:
         tell(self._settings.listeners, "execution_began", self._info)
         return self
 
-    @contextmanager
-    def first_chunk(self) -> Generator[None]:
+    def first_chunk(self) -> AbstractContextManager[None]:
         """LangGraph makes the execution before its first chunk, in this context."""
-        token = starting.set([self._info])
-        try:
-            yield
-        finally:
-            starting.reset(token)
+        return during(starting, [self._info])
 
     def look(self, chunk: Any) -> None:
         """Note that the graph pauses, as LangGraph reports it in its stream."""

@@ -25,7 +25,7 @@ from arbiter._lifecycle.requests import Answered, Ask, Begin, ReadCheckpoint, Sa
 from arbiter._lifecycle.runs import NodeRun, Schemas, current_run
 from arbiter._lifecycle.saving import Access
 from arbiter._threads.forks import new_lock
-from arbiter._values.ambient import ambient
+from arbiter._values.contexts import ambient
 from arbiter._values.states import SeenDict, as_state, has_parts_of
 from arbiter._weaving.asking import (
     ask_human,

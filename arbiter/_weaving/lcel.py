@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from arbiter._values.ambient import ambient
+from arbiter._values.contexts import ambient
 
 
 class LcelSteps:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
 
 from arbiter.harness.running import Session
+from arbiter.harness.runs import handling
 from arbiter.harness.usage import cost_text
 
 err = Console(stderr=True, highlight=False)
@@ -64,16 +64,11 @@ class Progress:
 @contextmanager
 def ends_in_good_order() -> Generator[None]:
     """Inside, SIGTERM ends a run as Ctrl-C does: what runs gets its time, and the report is written."""
-    if threading.current_thread() is not threading.main_thread():
+    with ExitStack() as handled:
+        handled.enter_context(
+            handling(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+        )
+        # By a script that runs this in the background; SIGTERM would be ignored with it.
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+            handled.enter_context(handling(signal.SIGINT, signal.default_int_handler))
         yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
-    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    if ignored:  # by a script that runs this in the background; SIGTERM would be ignored with it
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        if ignored:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)

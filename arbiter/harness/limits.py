@@ -35,6 +35,7 @@ from tenacity import (
 )
 
 from arbiter._threads.deadlines import waiting
+from arbiter._values.contexts import during
 from arbiter._values.parameters import Param, problems_of
 from arbiter._values.states import is_whole
 from arbiter.errors import ConfigurationError
@@ -390,18 +391,9 @@ _inside: ContextVar[Limiter | None] = ContextVar("arbiter_limiter", default=None
 """The limiter in whose place the caller is."""
 
 
-@contextmanager
-def _in_a_place(limiter: Limiter) -> Generator[None]:
-    token = _inside.set(limiter)
-    try:
-        yield
-    finally:
-        _inside.reset(token)
-
-
 def _marked(limiter: Limiter, chunks: Iterator[Any]) -> Iterator[Any]:
     while True:
-        with _in_a_place(limiter):
+        with during(_inside, limiter):
             chunk = next(chunks, _NO_MORE)
         if chunk is _NO_MORE:
             return
@@ -410,7 +402,7 @@ def _marked(limiter: Limiter, chunks: Iterator[Any]) -> Iterator[Any]:
 
 async def _amarked(limiter: Limiter, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
     while True:
-        with _in_a_place(limiter):
+        with during(_inside, limiter):
             chunk = await anext(chunks, _NO_MORE)
         if chunk is _NO_MORE:
             return
@@ -432,14 +424,14 @@ def _limited_class(kind: type[Any], limiter: Limiter) -> type[Any]:
 
     def generate(self: Any, *args: Any, **known: Any) -> Any:
         def call() -> Any:
-            with _in_a_place(limiter):
+            with during(_inside, limiter):
                 return kind._generate(self, *args, **known)
 
         return call() if _inside.get() is limiter else limiter.call(call)
 
     async def agenerate(self: Any, *args: Any, **known: Any) -> Any:
         async def call() -> Any:
-            with _in_a_place(limiter):
+            with during(_inside, limiter):
                 return await kind._agenerate(self, *args, **known)
 
         return await (call() if _inside.get() is limiter else limiter.acall(call))

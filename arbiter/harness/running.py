@@ -14,6 +14,7 @@ from math import fsum
 from time import perf_counter
 from typing import Any, Literal, Protocol, TypeAlias
 
+from arbiter._values.contexts import during
 from arbiter._values.copies import jsonable
 from arbiter.errors import ConfigurationError, PolicyViolationError, describe
 from arbiter.evaluation import NodeEvaluator
@@ -549,11 +550,8 @@ def _asked(scorer: NamedScorer, done: CaseRun, thread_id: str) -> Any:
     """Call a scorer. Its judges are asked on behalf of the case."""
     if scorer.is_async:
         return _aasked(scorer, done, thread_id)
-    token = judged_thread.set(thread_id)
-    try:
+    with during(judged_thread, thread_id):
         return scorer.call(done)
-    finally:
-        judged_thread.reset(token)
 
 
 async def _aasked(scorer: NamedScorer, done: CaseRun, thread_id: str) -> Any:

@@ -218,17 +218,23 @@ class Run:
 
 
 @contextmanager
-def _uninterrupted() -> Generator[None]:
-    """Inside, Ctrl-C waits: a run that has files of its own also gets its report. Only the first thread of a process
-    gets signals."""
+def handling(number: int, handler: Callable[[int, Any], None]) -> Generator[None]:
+    """Inside, `handler` takes that signal, if this is the first thread of the process: no other gets signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
+
+
+@contextmanager
+def _uninterrupted() -> Generator[None]:
+    """Inside, Ctrl-C waits: a run that has files of its own also gets its report."""
+    pressed: list[int] = []
+    with handling(signal.SIGINT, lambda number, frame: pressed.append(number)):
+        yield
     if pressed:
         signal.raise_signal(signal.SIGINT)

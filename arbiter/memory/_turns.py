@@ -29,7 +29,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
-from arbiter._values.ambient import ambient
+from arbiter._values.contexts import ambient, during
 from arbiter._values.states import ROOT, as_state
 from arbiter.evaluation import FinishedRun, NodeEvaluator
 from arbiter.memory._conversation import SPEAKER, ShownList, counts, holds_messages, list_of, raw
@@ -47,12 +47,8 @@ thread that is worked on: it may be their own."""
 @contextmanager
 def at_work(config: RunnableConfig | None, room_id: str) -> Generator[None]:
     """The surroundings of work in that room, such as that of evaluators that follow a node."""
-    with ambient(config):
-        token = AT_WORK.set(room_id)
-        try:
-            yield
-        finally:
-            AT_WORK.reset(token)
+    with ambient(config), during(AT_WORK, room_id):
+        yield
 
 
 def runtime_of(config: RunnableConfig | None) -> Runtime[Any] | None:

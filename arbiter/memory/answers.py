@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ValidationError, ValidationInfo, WrapValidator
 
-from arbiter._values.ambient import ambient
+from arbiter._values.contexts import ambient
 from arbiter.models import MAX_ANSWER, ChatModel, Reply, aask, described, extract_json, json_values, whole
 
 __all__ = ["TOLERANT", "CallBudget", "StructuredOutcome", "extract_json", "structured_call"]

@@ -11,7 +11,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -25,6 +25,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from arbiter._threads.deadlines import LOOP, start
+from arbiter._values.contexts import during
 from arbiter.errors import ConfigurationError
 from arbiter.models._json import json_values, whole
 
@@ -536,13 +537,8 @@ def _made(name: str, **settings: Any) -> ChatModel:
 _unasked: ContextVar[Literal["", "replay", "lint"]] = ContextVar("arbiter_unasked", default="")
 
 
-@contextmanager
-def models_unasked(reason: Literal["replay", "lint"]) -> Generator[None]:
+def models_unasked(reason: Literal["replay", "lint"]) -> AbstractContextManager[None]:
     """Inside, a model that a text names is made when it is first asked: a replay asks none, and needs neither the
     package of its provider nor a key. A lint still finds a name without a provider that LangChain does not know.
     """
-    token = _unasked.set(reason)
-    try:
-        yield
-    finally:
-        _unasked.reset(token)
+    return during(_unasked, reason)

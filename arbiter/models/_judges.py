@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +22,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from pydantic import BaseModel
 
+from arbiter._values.contexts import during
 from arbiter.errors import ArbiterWarning, ConfigurationError, callers
 from arbiter.models._asking import Answer, ChatModel, aask, ask, model_of
 
@@ -103,14 +104,9 @@ class Judge(Protocol):
         ...
 
 
-@contextmanager
-def counting_apart(purse: str) -> Generator[None]:
+def counting_apart(purse: str) -> AbstractContextManager[None]:
     """Calls of models inside are counted by their caller, in that purse."""
-    token = counted_apart.set(purse)
-    try:
-        yield
-    finally:
-        counted_apart.reset(token)
+    return during(counted_apart, purse)
 
 
 class ChatJudge:

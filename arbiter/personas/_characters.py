@@ -22,7 +22,7 @@ from arbiter._constitution.documents import (
     read_document,
     validate,
 )
-from arbiter._values.parameters import Param
+from arbiter._values.parameters import Param, is_several
 from arbiter.errors import ConfigurationError
 
 SHIPPED = "arbiter:"
@@ -88,9 +88,7 @@ def name_of(agent: Persona | str) -> str:
 
 def agents_of(given: Persona | str | Iterable[Persona | str]) -> list[Persona | str]:
     """The agents in a list. Raises `ConfigurationError` unless each is a persona or a name."""
-    agents: Any = given
-    is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
-    listed: list[Any] = list(agents) if is_list else [agents]
+    listed: list[Any] = list(given) if is_several(given) else [given]
     for one in listed:
         if not isinstance(one, Persona | str):
             raise ConfigurationError(f"expected agents, each a Persona or a name, got {one!r:.80}.")

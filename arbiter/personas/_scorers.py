@@ -22,6 +22,7 @@ from typing import Any, Literal, Self, TypeVar, cast, get_args
 from langchain_core.messages import BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 
+from arbiter._values.parameters import is_several
 from arbiter._values.states import is_whole
 from arbiter._values.versions import Version, hash_of
 from arbiter.errors import ConfigurationError, Unscored
@@ -176,8 +177,7 @@ def _engine(judge: PropositionEngine | Judge | ChatModel | str) -> PropositionEn
 
 def _personas(given: object) -> tuple[Persona, ...]:
     personas: Any = given
-    is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
-    return tuple(map(Persona.of, personas if is_list else [personas]))
+    return tuple(map(Persona.of, given if is_several(given) else [personas]))
 
 
 class _Asking:

@@ -26,6 +26,7 @@ from arbiter.harness.distributed.working import Errand, Task, work
 from arbiter.harness.journal import Journal, Kept, NodeRuns, answer_to_dict
 from arbiter.harness.results import CaseRun
 from arbiter.harness.running import GRACE, Session
+from arbiter.harness.runs import handling
 from arbiter.harness.suites import Mode, Suite
 from arbiter.harness.usage import Spent, purse_of
 
@@ -119,22 +120,16 @@ def _greet(connection: socket.socket) -> None:
 @contextmanager
 def _interrupts() -> Generator[Sequence[int]]:
     """Inside, Ctrl-C is noted in the list, and the second one raised: an exception between two lines of a worker would
-    lose one of them. Only the first thread of a process gets signals."""
+    lose one of them."""
     found: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield found
-        return
 
     def interrupted(number: int, frame: Any) -> None:
         found.append(number)
         if len(found) > 1:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, interrupted)
-    try:
+    with handling(signal.SIGINT, interrupted):
         yield found
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
