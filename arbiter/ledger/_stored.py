@@ -25,6 +25,10 @@ Parsed = tuple[dict[str, Any], dict[str, Any] | None]
 
 
 _STAGE = len(fields(EvaluatorTrace))
+_RECOVERED = '"kind":"recovered"'
+"""What the body of a recovered node run has, and no other: quotes within a text are escaped."""
+_ROUNDED = 10_000
+"""Microseconds: a checkpoint has times in hundredths of a second."""
 
 
 class Row(NamedTuple):
@@ -240,7 +244,26 @@ def history_of(rows: Sequence[Row]) -> StoredHistory:
     stands behind those that ran after the pause.
     """
     newest: dict[str, Record] = {}
-    for record in records_of(rows):
+    for record in records_of(_in_order(rows)):
         newest.pop(record.id, None)
         newest[record.id] = record
     return StoredHistory(list(newest.values()), {})
+
+
+def _in_order(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows with recovered node runs before the calls that began after them. They were written after these if
+    another process could still have had them in its queue.
+    """
+    if not any(_RECOVERED in row.body for row in rows):
+        return rows
+    begins: dict[Any, tuple[int, int]] = {}
+    places: list[tuple[int, bool]] = []
+    for number, row in enumerate(rows):
+        body, place = row.parsed()[0], number
+        if is_recovered := _RECOVERED in row.body:
+            end = body["at"] - _ROUNDED
+            place = next((at for at, start in begins.values() if start >= end), number)
+        else:
+            begins.setdefault(body.get("execution"), (number, body["at"] - body.get("took", 0)))
+        places.append((place, not is_recovered))
+    return [rows[number] for number in sorted(range(len(rows)), key=places.__getitem__)]

@@ -248,7 +248,9 @@ class Writer:
                     open_places and event.committed is None and event.where()[0].place in open_places
                 ):
                     waiting.append(event)
-                    open_places.add(event.where()[0].place)
+                    # Another process may be waiting for these entries before it writes its own.
+                    if not event.is_saved:
+                        open_places.add(event.where()[0].place)
                 else:
                     batch.append(event)
             self._queue.extendleft(reversed(waiting))

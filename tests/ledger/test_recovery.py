@@ -312,6 +312,43 @@ def test_a_thread_that_another_process_takes_over_at_once_has_each_node_run_once
 
 
 @pytest.mark.lengthy
+def test_a_thread_that_two_processes_run_in_quick_turns_has_each_node_run_once(tmp_path: Path) -> None:
+    """No process keeps its own node runs back until it knows what became of those of the other."""
+    saver, path, turns = InMemorySaver(), tmp_path / "l.db", 24
+    with Ledger(path) as first, Ledger(path) as second:
+        apps = [
+            ArbiterOS(ledger=ledger).govern(chain(Spy("a"), Spy("b"), checkpointer=saver))
+            for ledger in (first, second)
+        ]
+        for turn in range(turns):
+            run(apps[turn % 2], {}, conf("t"))
+            time.sleep(0.02)
+        assert first.flush(20)
+        assert second.flush(20)
+        assert recorded(path) == {("item", "a", "completed"): turns, ("item", "b", "completed"): turns}
+
+
+@pytest.mark.lengthy
+def test_the_history_has_what_was_recovered_before_the_runs_that_came_after_it(tmp_path: Path) -> None:
+    """Node runs that another process could still have had in its queue are written later than those."""
+    saver, path = InMemorySaver(), tmp_path / "l.db"
+    with Ledger(path) as ledger:
+        for given in (tmp_path / "lost.db", ledger):
+            app = ArbiterOS(ledger=given).govern(chain(Spy("a"), Spy("b"), checkpointer=saver))
+            run(app, {}, conf("t"))
+            run(app, {}, conf("t"))
+        assert ledger.flush(20)
+        with sql(path) as select:
+            assert [kind for (kind,) in select("SELECT kind FROM entries ORDER BY id")] == [
+                *["item", "item", "execution"] * 2,
+                *["recovered"] * 4,
+            ]
+        steps = [item.step for item in ledger.history("t").items()]
+        assert len(steps) == 8
+        assert steps == sorted(steps)
+
+
+@pytest.mark.lengthy
 def test_what_was_erased_does_not_come_back_under_its_name(tmp_path: Path) -> None:
     saver = InMemorySaver()
     with Ledger(tmp_path / "l.db") as ledger:
