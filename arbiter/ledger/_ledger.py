@@ -83,7 +83,7 @@ from arbiter.ledger._store import Store
 from arbiter.ledger._stored import StoredHistory, StoredItem, history_of
 from arbiter.ledger._verifying import Verification, Verifier
 from arbiter.ledger._watching import watched
-from arbiter.ledger._writer import Writer
+from arbiter.ledger._writer import AT_EXIT, Writer
 from arbiter.ledger.replaying import ReplayReport
 from arbiter.redaction import ContentRedactor, Redactor
 
@@ -264,15 +264,19 @@ class Ledger:
         return await asyncio.wrap_future(start(lambda: self.flush(timeout)))
 
     def close(self) -> None:
-        """Commit what waits, send what receivers take within 5 seconds, write an anchor, and close the database."""
+        """Commit what waits, send what receivers take within 5 seconds, write an anchor, and close the database.
+
+        A database that is away is waited for at most 30 seconds; a warning says what could not be written.
+        """
+        until = time.monotonic() + AT_EXIT
         try:
-            if self.flush(30) and (self._since_anchor or self._untaken):
+            if self.flush(AT_EXIT) and (self._since_anchor or self._untaken):
                 self.anchor()
         except Exception as error:  # of the database, which may be gone or full
             _log.warning("the ledger was closed without its last anchor: %s", describe(error))
         for export in self._exports:
             export.stop()
-        self._writer.close()
+        self._writer.close(max(until - time.monotonic(), 1.0))
 
     def __enter__(self) -> Ledger:
         return self

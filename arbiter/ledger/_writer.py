@@ -73,7 +73,6 @@ class Writer:
         self._guard = new_lock()
         self._begin()
         renew_in_child(self)
-        _open_writers.add(self)
 
     def _begin(self) -> None:
         self._queue: deque[Waiting] = deque()
@@ -97,6 +96,7 @@ class Writer:
         self.last_error: str | None = None
         self._problem: str | None = None
         """The last error, until something is written again."""
+        _open_writers.add(self)
 
     def renew(self) -> None:
         """Begin anew in a forked child: what waits here is the parent's, and so is its connection."""
@@ -192,11 +192,14 @@ class Writer:
         return True
 
     def close(self, timeout: float | None = AT_EXIT) -> bool:
-        """Flush and end the thread. Returns False, with one warning, if events were left."""
+        """Flush and end the thread. Returns False, with one warning, if events were left: the exit does not wait for
+        them again.
+        """
         done = self.flush(timeout)
         with self._wake:
             self._closed = True
             self._wake.notify_all()
+        _open_writers.discard(self)
         thread = self._thread
         if thread is not None and done:
             thread.join(5)

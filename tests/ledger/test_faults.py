@@ -513,3 +513,44 @@ def test_a_ledger_file_that_was_harmed_is_a_sentence_without_its_statement(
         harm(path)
         with pytest.raises(LedgerUnavailable, match=rf"^cannot open '.*l\.db': ({said})\.$"):
             call(ledger)
+
+
+WAITS = """
+import sys
+import time
+from arbiter import ArbiterOS
+from arbiter.ledger import Ledger
+from arbiter.ledger import _writer
+from arbiter.ledger._store import Store
+from tests.ledger.ledger_support import conf
+from tests.support import Spy, chain
+
+ledger = Ledger(sys.argv[1])
+ArbiterOS(ledger=ledger).govern(chain(Spy("a"))).invoke({}, conf("t"))
+
+def gone(*_):
+    raise OSError("the disk is gone")
+
+waits, clock = [], time.monotonic
+
+def waited(writer, timeout=None):
+    waits.append(timeout)
+    print(timeout)
+    return False
+
+time.monotonic = lambda: clock() + sum(waits)
+Store.write = gone
+_writer.Writer.flush = waited
+if sys.argv[2] == "close":
+    ledger.close()
+"""
+
+
+@pytest.mark.parametrize("closes", ["close", "exit"])
+def test_close_and_exit_wait_for_a_database_that_is_gone_once(tmp_path: Path, closes: str) -> None:
+    done = subprocess.run(
+        python("-c", WAITS, str(tmp_path / "l.db"), closes), capture_output=True, text=True, check=True
+    )
+    waits = [float(line) for line in done.stdout.split()]
+    assert 29 < waits[0] <= sum(waits) <= 31
+    assert done.stderr.count("the ledger was closed with") == 1
