@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from arbiter.memory import (
 )
 from arbiter.memory import _quiet as quiet
 from arbiter.memory._conversation import Shown
+from tests.memory.memory_support import Clock
 from tests.processes import python
 from tests.scripted import Scripted
 from tests.support import until
@@ -143,6 +144,18 @@ def test_a_quiet_thread_is_learned_from_by_itself(when: Any) -> None:
     chat.says(*SAID)
     until(lambda: chat.knows() == {*SAID})
     assert chat.model.calls == 1
+
+
+def test_a_quiet_thread_is_read_with_the_date_of_its_last_turn() -> None:
+    """Otherwise "tomorrow", said before midnight and read after it, is a day late."""
+    clock = Clock(datetime(2026, 12, 31, 23, 59, 30, tzinfo=timezone(timedelta(hours=1))))
+    chat = Chat(reflects=True, clock=clock)
+    chat.says("From tomorrow on I live in Bern")
+    clock.pass_by(minutes=2)
+    assert chat.os.drain(10)
+    prompts = [chat.model.prompt(call) for call in range(chat.model.calls)]
+    assert len(prompts) == 2
+    assert all("Today is 2026-12-31." in prompt for prompt in prompts)
 
 
 @pytest.mark.lengthy

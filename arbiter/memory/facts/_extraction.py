@@ -382,15 +382,17 @@ def extraction(
     have everything forgotten. `profiles` are the lines of the user's profiles as they are; None if there are none
     to fill.
     """
-    today = ctx.clock()
+    now = ctx.clock()
+    # A quiet thread may be read on a later day than that on which somebody has said "tomorrow" there.
+    today = ctx.ended_at
     bio = "\n".join(ctx.character.bio)
-    true = _listing((fact for fact in known if fact.state in OPEN), today)
-    past = _listing((fact for fact in known if fact.state not in OPEN), today)
+    true = _listing((fact for fact in known if fact.state in OPEN), now)
+    past = _listing((fact for fact in known if fact.state not in OPEN), now)
     facts = [f"The known facts, each with its id:\n{quote(true)}" if true else "No facts are known."]
     if past:
         facts.append(f"No longer true, each with its id:\n{quote(past)}")
     if told:
-        facts.append(f"{_TOLD}\n{quote(_listing(told, today))}")
+        facts.append(f"{_TOLD}\n{quote(_listing(told, now))}")
     said = ["The new messages:", *(_said(message, ctx) for message in fresh)]
     if earlier:
         said = ["Earlier messages, context only:", *(_said(message, ctx) for message in earlier), *said]

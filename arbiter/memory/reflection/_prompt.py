@@ -98,7 +98,7 @@ class Stretch:
 def reflection_prompt(ctx: EvalContext, stretch: Stretch, *, instructions: str) -> list[BaseMessage]:
     """The task and its material."""
     names = {entity.id: entity.names[0] for entity in stretch.entities if entity.names}
-    now = ctx.clock()
+    today = ctx.ended_at
 
     def spoken(message: BaseMessage) -> str:
         speaker = ctx.speaker_of(message)
@@ -113,7 +113,7 @@ def reflection_prompt(ctx: EvalContext, stretch: Stretch, *, instructions: str) 
         "reflectionTemplate",
         _TASK,
         {
-            "today": f"Today is {now.date().isoformat()}.",
+            "today": f"Today is {today.date().isoformat()}.",
             "bio": _section("The agent's bio", [f"> {visible(line)}" for line in ctx.character.bio]),
             "entitiesInRoom": _section("Participants", [_participant(entity) for entity in stretch.entities]),
             "knownFacts": _section("Known facts", [_fact(fact) for fact in stretch.facts]),
@@ -123,7 +123,7 @@ def reflection_prompt(ctx: EvalContext, stretch: Stretch, *, instructions: str) 
             "recentMessages": "\n\n".join(conversation),
         },
         sender=names.get(ctx.entity_id, ctx.entity_id),
-        today=now,
+        today=today,
         notices=(_NOTICE, FIELDS),
         instructions=instructions,
         closing="Reflect on it now.",
