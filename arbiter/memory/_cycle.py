@@ -531,7 +531,7 @@ class EvaluationCycle(EvaluatorGroup):
         ctx = held.ctx
         results: dict[str, EvaluationResult] = {}
         errors: dict[str, str] = {}
-        has_raised = False
+        has_failed = False
         async with self._turn_of(ctx.room_id):
             with at_work(ctx.config, ctx.room_id):
                 for evaluator in held.evaluators:
@@ -545,13 +545,15 @@ class EvaluationCycle(EvaluatorGroup):
                     if status is None:
                         done = await call(evaluator.handle, ctx, timeout=self.handler_timeout_s)
                         trace = settled(evaluator, done, results, errors)
-                        # The cursors know of an answer that cannot be used, but not of a store that takes no writes.
-                        has_raised |= trace.status == "failed" and not isinstance(
-                            done.error, UnusableAnswerError | None
+                        # The cursors know of an answer that cannot be used, but not of a store that is slow or away.
+                        has_failed |= done.late or (
+                            trace.status == "failed"
+                            and not isinstance(done.error, UnusableAnswerError | None)
                         )
                     elif status != "validate_false":
                         errors[evaluator.name] = detail or status
-            held.again_in = await self._next_try(held, has_raised)
+                        has_failed = True
+            held.again_in = await self._next_try(held, has_failed)
             # What is done is not done again because another one has failed.
             held.evaluators = [e for e in held.evaluators if e.name not in results]
             self._quiet.again(held)
@@ -559,9 +561,9 @@ class EvaluationCycle(EvaluatorGroup):
             self._reports.about_quiet(f"evaluator {name!r}", problem)
         return Processed(thread_id=ctx.room_id, results=results, errors=errors)
 
-    async def _next_try(self, held: Held, has_raised: bool) -> float | None:
+    async def _next_try(self, held: Held, has_failed: bool) -> float | None:
         """The seconds until all evaluators of a quiet thread may ask their models again after a failure, or the store
-        may be back, for which some of them have raised; None if none of them waits."""
+        may be back, for which some of them have raised or waited too long; None if none of them waits."""
         if held.ctx.store is None:
             return None
         now = self.clock()
@@ -569,10 +571,10 @@ class EvaluationCycle(EvaluatorGroup):
             cursors = [await held.ctx.cursors(evaluator.name).read() for evaluator in held.evaluators]
         except Exception as exc:
             self._reports.about_quiet("a look at the cursors", type(exc).__name__)
-            cursors, has_raised = [], True
+            cursors, has_failed = [], True
         waits = [cursor.next_try_at for cursor in cursors if cursor.next_try_at is not None]
         longest = max(((at - now).total_seconds() for at in waits if at > now), default=None)
-        if longest is not None or not has_raised:
+        if longest is not None or not has_failed:
             return longest
         held.outages += 1
         return None if held.outages >= OUTAGES_PER_WINDOW else wait_after(held.outages).total_seconds()

@@ -343,6 +343,31 @@ def test_a_quiet_thread_is_tried_again_after_its_store_was_away(
     until(lambda: quiet_of(chat).pending == 0)
 
 
+@pytest.mark.parametrize("limit", ["validate_timeout_s", "handler_timeout_s"])
+def test_a_quiet_thread_is_tried_again_after_its_store_was_slow(
+    limit: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server with too much to do loses no conversation."""
+
+    class Slow(InMemoryStore):
+        is_slow = False
+
+        async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+            if self.is_slow:
+                await asyncio.sleep(0.2)
+            return await super().abatch(ops)
+
+    monkeypatch.setattr(_cursors, "MINUTE", timedelta(milliseconds=150))
+    store = Slow()
+    limits: dict[str, Any] = {"validate_timeout_s": None, "handler_timeout_s": None, limit: 0.15}
+    chat = Chat(store, after_idle_s=0.5, **limits)
+    chat.says(*SAID)
+    store.is_slow = True
+    until(lambda: "failed about a quiet thread" in caplog.text)
+    store.is_slow = False
+    until(lambda: chat.knows() == {*SAID})
+
+
 @pytest.mark.lengthy
 def test_a_thread_whose_model_has_failed_in_a_turn_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_cursors, "MINUTE", timedelta(milliseconds=150))
