@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 
-from arbiter.memory import FactRules
+from arbiter.memory import FactRules, MemoryStore
+from arbiter.memory.facts import _ingest
 from tests.memory.dialogue_support import Chat, fact, status
 
 _SAID = re.compile(r"Message (\S+) of [^\n]*:\n\[quoted text begins\]\n(.*?)\n\[quoted text ends\]", re.S)
@@ -437,6 +439,46 @@ async def test_an_edit_takes_a_move_back_after_an_undo() -> None:
     chat.pass_by(minutes=1)
     await chat.say(HumanMessage("I moved, no idea where", id="m2"))
     assert await chat.known() == [OSLO]
+
+
+# Several conversations at a time ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", ["once", "quiet"])
+async def test_a_user_of_several_conversations_at_a_time_lives_in_one_place(at: str) -> None:
+    """Each is compared with what the others, which are read at the same time, have taught."""
+    homes = [f"User lives in Town{number}" for number in range(4)]
+    cats = ["User has a cat", "User owns a cat", "User keeps a cat", "User is an owner of a cat"]
+    hears = [
+        (home, says(status(home, slot="residence.city", value=home[-5:]), cat))
+        for home, cat in zip(homes, cats, strict=True)
+    ]
+    compare = {(one, other): "supersedes" for one in homes for other in homes}
+    compare |= {(one, other): "duplicate" for one in cats for other in cats}
+    chat = Talk(hears, compare, asynchronous=True, conversation_length=2 if at == "once" else 32)
+    chat.model.pause = 0.1
+    turns = [chat.say(home, room=f"room-{number}") for number, home in enumerate(homes)]
+    if at == "once":
+        await asyncio.gather(*turns)
+    else:
+        for turn in turns:
+            await turn
+            chat.pass_by(minutes=1)
+        assert await chat.arbiter_os.adrain(30)
+        assert homes[-1] in await chat.known()
+    home, cat = sorted(await chat.known(), key=lambda claim: "cat" in claim)
+    assert (home in homes, (await chat.fact(cat)).mention_count) == (True, 4)
+
+
+async def test_a_conversation_does_not_wait_long_for_another_one_of_its_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many may share one user: a program that knows no users, say."""
+    monkeypatch.setattr(_ingest, "_PATIENCE", 0.01)
+    chat = Talk([("in Oslo", says(OSLO))], asynchronous=True, handler_timeout_s=5.0)
+    async with MemoryStore(chat.store).lock("agent", "claims", "user-1"):
+        await chat.say("I live in Oslo")
+        assert await chat.known() == [OSLO]
 
 
 # Without a checkpointer ---------------------------------------------------------------------------

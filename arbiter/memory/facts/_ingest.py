@@ -11,7 +11,9 @@ crash between them is repaired when the same claim comes again. See docs/memory.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence, Set
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import nlargest
@@ -40,6 +42,8 @@ _SHOWN = 16
 """Messages that one comparison shows."""
 _CLAIMS = 500
 """Claims of one answer that are learned in any case, however few of them may be kept."""
+_PATIENCE = 10.0
+"""Seconds that a conversation waits for others of the same user; then it goes on without what they add."""
 _told = Told()
 
 
@@ -78,13 +82,36 @@ class Ingestion:
         intake, claims = self.intake, self._bounded(claims)
         hidden = await self.ctx.hidden()
         intake.forgotten, intake.asked = hidden.forgotten, hidden.asked
-        fresh: list[Candidate] = []
         await self.ctx.look_up([*(claim.subject for claim in claims), *(one.name for one in names)])
         for speaker in intake.speakers(claims, names):
             intake.names[speaker] = await self._names_of(speaker).all()
         for given in intake.introductions(claims, names):
             await self._introduced(given)
-        for candidate in intake.admitted(claims):
+        admitted = [*intake.admitted(claims)]
+        async with AsyncExitStack() as locks:
+            # Of two conversations of one user that are read at a time, the second one must see what the first one
+            # adds. All users tell of the agent, and would wait for each other's models.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE):
+                    for scope in sorted({candidate.scope for candidate in admitted} - {self.ctx.agent_id}):
+                        lock = self.knowledge.store.lock(self.ctx.agent_id, "claims", scope)
+                        await locks.enter_async_context(lock)
+            await self._compare(admitted)
+        writer = self.writer
+        return Ingested(
+            inserted=writer.inserted,
+            reinforced=writer.reinforced,
+            superseded=writer.superseded,
+            refined=writer.refined,
+            conflicts=tuple(dict.fromkeys(writer.conflicts)),
+            dropped_private=intake.dropped_private,
+            dropped_invalid=intake.dropped_invalid,
+            fact_ids=tuple(dict.fromkeys(writer.fact_ids)),
+        )
+
+    async def _compare(self, admitted: Iterable[Candidate]) -> None:
+        fresh: list[Candidate] = []
+        for candidate in admitted:
             generation, known = await self.knowledge.exact(candidate)
             known = known or await self.knowledge.named(candidate)
             repeats = known is None and candidate.claim.already_known
@@ -97,17 +124,6 @@ class Ingestion:
             elif not repeats:
                 fresh.append(await self.knowledge.of_generation(candidate, generation))
         await self._take_all(fresh)
-        writer = self.writer
-        return Ingested(
-            inserted=writer.inserted,
-            reinforced=writer.reinforced,
-            superseded=writer.superseded,
-            refined=writer.refined,
-            conflicts=tuple(dict.fromkeys(writer.conflicts)),
-            dropped_private=intake.dropped_private,
-            dropped_invalid=intake.dropped_invalid,
-            fact_ids=tuple(dict.fromkeys(writer.fact_ids)),
-        )
 
     def _bounded(self, claims: Sequence[Claim]) -> Sequence[Claim]:
         """The first different claims, as many as an entity's facts may be: each is compared with all before it."""
