@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import timedelta
-from typing import Any
+from enum import Enum
+from typing import Any, Literal
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
@@ -188,6 +189,34 @@ def test_a_field_that_does_not_fit_costs_itself_alone(given: Any, kept: dict[str
     shop.hears("Hello")
     assert shop.profile() == UserProfile(**kept)
     assert [fact.claim for fact in shop.cycle.memory.facts("ada")] == ["Ada bakes"]
+
+
+class Size(Enum):
+    SMALL = "S"
+    LARGE = "L"
+
+
+class Wardrobe(BaseModel):
+    size: Size | None = None
+    fit: Literal["slim", "wide"] | None = None
+    colours: list[Literal["red", "blue"]] = []
+    number: Literal[1, 2] | None = None
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"size": "l", "fit": "Wide"}, {"size": "L", "fit": "wide"}),
+        ({"colours": ["Red", "blue", "BLUE"]}, {"colours": ["red", "blue", "blue"]}),
+        ({"size": "XL", "fit": "SLIM"}, {"fit": "slim"}),
+        ({"colours": ["Red", "Green"], "number": "One", "size": "s"}, {"size": "S"}),
+        ({"size": {"L": "l"}, "fit": ["Wide"]}, {}),
+    ],
+)
+def test_a_choice_is_read_in_any_case(given: Any, kept: Any) -> None:
+    shop = Shop(said(Wardrobe=given), schemas=[Wardrobe])
+    shop.hears("I wear L")
+    assert shop.cycle.memory.profile("ada", Wardrobe) == Wardrobe(**kept)
 
 
 def test_an_answer_with_profiles_alone_is_an_answer() -> None:

@@ -8,6 +8,7 @@ messages and rooms, and its visibility; so it can be shown and forgotten by itse
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from arbiter.memory._records import Claim, Fact, Records, Visibility, time_of, w
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._extraction import Texts
-from arbiter.memory.facts._normal import sought
+from arbiter.memory.facts._normal import caseless, sought
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.facts._rules import VISIBILITIES, FactRules
 from arbiter.memory.stores import MemoryStore, Value
@@ -37,6 +38,8 @@ KIND = "profiles"
 LONGEST = 2_000
 """Longest value of a field, in characters of JSON."""
 _MOST_SOURCES = 100
+_CHOICES = ("enum", "literal_error")
+"""Mistakes of pydantic in a value that is none of its choices."""
 _PARTS = {"value", "at", "source_message_ids", "room_ids", "visibility"}
 _OWN = ("subject", "source_message_ids")
 """Names in an answer that say whom the fields are about and which messages tell them."""
@@ -399,12 +402,32 @@ def _valid(schema: type[P], current: Mapping[str, Any], new: Mapping[str, Any]) 
         try:
             return schema.model_validate({**known, **good}), wrong
         except ValidationError as error:
+            if (spelt := _as_spelt(good, error)) != good:
+                good = spelt
+                continue
             bad = {str(mistake["loc"][0]) for mistake in error.errors() if mistake["loc"]}
             # A mistake of the whole model is blamed on the new values, and on the known ones if there are no new.
             names = bad & {*good, *known} or {*good} or {*known}
             wrong |= names & {*good}
             known = {name: value for name, value in known.items() if name not in names - {*good}}
             good = {name: value for name, value in good.items() if name not in names}
+
+
+def _as_spelt(values: Mapping[str, Any], error: ValidationError) -> dict[str, Any]:
+    """The values with choices of an Enum or a Literal as their schema spells them: models write "Vegan" for "vegan"."""
+    found = dict(values)
+    for mistake in error.errors():
+        expected = mistake.get("ctx", {}).get("expected") if mistake["type"] in _CHOICES else None
+        choices = {caseless(choice): choice for choice in re.findall("'([^']*)'", str(expected))}
+        choice = choices.get(caseless(str(mistake["input"])))
+        match mistake["loc"]:
+            case (str(name),) if choice and name in found:
+                found[name] = choice
+            case (str(name), int(place)) if choice and isinstance(found.get(name), list):
+                found[name] = [*found[name][:place], choice, *found[name][place + 1 :]]
+            case _:
+                pass
+    return found
 
 
 def _told_again(
