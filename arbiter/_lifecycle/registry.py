@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import secrets
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -145,7 +144,6 @@ class Registry:
         """The event loop of this `ArbiterOS`'s async evaluators. An evaluator that blocks it delays no other
         `ArbiterOS`.
         """
-        weakref.finalize(self, self._loop.end).atexit = False
         self.checkers: list[Registration[PolicyChecker]] = []
         self.output_checkers: list[Registration[PolicyChecker]] = []
         self.routers: list[Registration[PolicyRouter]] = []

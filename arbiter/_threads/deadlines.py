@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dis
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -310,6 +311,7 @@ class EventLoop:
         self._lock = new_lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._end: weakref.finalize[..., Any] | None = None
         renew_in_child(self)
 
     def submit(self, coroutine: Coroutine[Any, Any, T], context: Context | None = None) -> Future[T]:
@@ -325,6 +327,9 @@ class EventLoop:
                     target=_run_loop, args=(self._loop,), name="arbiter-loop", daemon=True
                 )
                 self._thread.start()
+                # Not that of the `ArbiterOS`: evaluations that wait outlive it, and start the loop.
+                self._end = weakref.finalize(self, _end, self._loop)
+                self._end.atexit = False
             return (context or Context()).run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
 
     @property
@@ -347,13 +352,15 @@ class EventLoop:
     def end(self) -> None:
         """Let the thread end when it has nothing left to do. A later `submit` starts another one."""
         with self._lock:
-            loop, self._loop, self._thread = self._loop, None, None
-        if loop is not None:
-            loop.call_soon_threadsafe(_stop_when_idle, loop)
+            end, self._end, self._loop, self._thread = self._end, None, None, None
+        if end is not None:
+            end()
 
     def renew(self) -> None:
         """Forget the thread, which exists only in the parent process."""
-        self._loop = self._thread = None
+        if self._end is not None:
+            self._end.detach()
+        self._loop = self._thread = self._end = None
 
 
 _STUCK = 0.2
@@ -377,6 +384,10 @@ def _ran(loop: asyncio.AbstractEventLoop) -> bool:
     except (SystemExit, KeyboardInterrupt):
         return False
     return True
+
+
+def _end(loop: asyncio.AbstractEventLoop) -> None:
+    loop.call_soon_threadsafe(_stop_when_idle, loop)
 
 
 def _stop_when_idle(loop: asyncio.AbstractEventLoop) -> None:

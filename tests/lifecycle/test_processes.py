@@ -335,22 +335,28 @@ def test_an_async_evaluator_that_blocks_holds_up_no_other(mode: str, same: bool,
     assert second.history.entries[-1][-1].evaluation_results["quick"].passed
 
 
-def test_the_event_loop_of_an_arbiter_os_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("waits", [True, False], ids=["after its scores", "before its scores"])
+def test_the_event_loop_of_an_arbiter_os_goes_with_it(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arbiter._lifecycle.background._IDLE", 0.05)
 
     def loops() -> int:
         return sum(thread.name == "arbiter-loop" for thread in threading.enumerate())
 
+    scored: list[None] = []
+
     def judged() -> None:
-        arbiter_os = ArbiterOS()
-        arbiter_os.add_evaluator(AsyncJudge("quick", lambda: None, 30.0))
+        arbiter_os, judge = ArbiterOS(), AsyncJudge("quick", lambda: scored.append(None), 30.0)
+        judge.durable = waits
+        arbiter_os.add_evaluator(judge)
         arbiter_os.govern(chain(Spy("work"))).invoke({"log": []})
-        assert arbiter_os.drain(60)
+        assert not waits or arbiter_os.drain(60)
 
     gc.collect()
     before = loops()
     for _ in range(5):
         judged()
+        gc.collect()
+    until(lambda: len(scored) == 5)
     gc.collect()
     until(lambda: loops() <= before + 1)  # the context of this thread remembers the last run
 
