@@ -15,8 +15,13 @@ from typing import Any
 from arbiter._lifecycle.evaluations import LOOK, Evaluations, EvaluatorQueue, log
 from arbiter._threads.exits import drain_held
 from arbiter._threads.forks import renew_in_child
+from arbiter._values.once import Once
 
 _LOOKS = 100
+MANY = 10_000
+"""The number of node runs that wait for an evaluator when it is reported to fall behind."""
+_behind = Once()
+"""The evaluators of which that was reported."""
 
 
 _IDLE = LOOK * _LOOKS
@@ -117,6 +122,14 @@ class Background:
             self._open += 1
             queue.open += 1
             queue.backlog.put(evaluations)
+            if queue.open == MANY and _behind.is_new(weakref.ref(queue)):
+                log.warning(
+                    "evaluator %s falls behind: %d node runs wait for it, and their states stay in memory. Give "
+                    "it a higher `concurrency` or fewer targets, or wait for it now and then with "
+                    "arbiter_os.drain() or adrain()",
+                    queue.name,
+                    MANY,
+                )
             if queue.workers >= min(queue.open, queue.places.size):
                 return
             queue.workers += 1

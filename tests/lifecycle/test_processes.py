@@ -277,6 +277,27 @@ def test_a_judge_that_hangs_does_not_delay_the_exit_and_the_loss_is_reported() -
     assert "call arbiter_os.drain()" in line
 
 
+def test_an_evaluator_that_falls_behind_is_reported_once(
+    hold: Hold, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node runs that wait for it stay in memory, however few the history keeps."""
+    monkeypatch.setattr("arbiter._lifecycle.background.MANY", 3)
+    arbiter_os = ArbiterOS(keep=1)
+    arbiter_os.add_evaluator(AsyncJudge("slow", hold, 60.0, durable=False))
+    app = arbiter_os.govern(chain(Spy("work")))
+    for _ in range(5):
+        app.invoke({"log": []})
+
+    def told() -> list[str]:
+        return [line for line in caplog.messages if "falls behind" in line]
+
+    (line,) = until(told)
+    assert line.startswith("evaluator slow falls behind: 3 node runs wait for it")
+    hold.release()
+    assert arbiter_os.drain(60)
+    assert told() == [line]
+
+
 IN_A_THREAD = """
 import threading
 from arbiter import ArbiterOS, EvaluationResult
@@ -312,8 +333,8 @@ def test_a_thread_that_goes_on_after_the_main_one_runs_its_graph_and_has_its_sco
 
 
 class AsyncJudge(NodeEvaluator):
-    def __init__(self, name: str, judge: Any, deadline: float) -> None:
-        super().__init__(name, durable=True)
+    def __init__(self, name: str, judge: Any, deadline: float, *, durable: bool = True) -> None:
+        super().__init__(name, durable=durable)
         self.judge, self.deadline = judge, deadline
 
     async def evaluate(self, history: History) -> EvaluationResult:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -345,9 +366,8 @@ def test_the_event_loop_of_an_arbiter_os_goes_with_it(waits: bool, monkeypatch: 
     scored: list[None] = []
 
     def judged() -> None:
-        arbiter_os, judge = ArbiterOS(), AsyncJudge("quick", lambda: scored.append(None), 30.0)
-        judge.durable = waits
-        arbiter_os.add_evaluator(judge)
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_evaluator(AsyncJudge("quick", lambda: scored.append(None), 30.0, durable=waits))
         arbiter_os.govern(chain(Spy("work"))).invoke({"log": []})
         assert not waits or arbiter_os.drain(60)
 
