@@ -103,6 +103,7 @@ class Writer:
         if self.store is not None:
             self.store.engine.dispose(close=False)
             self.store = None
+        _busy.discard(self)
         self._begin()
 
     @property
@@ -146,8 +147,11 @@ class Writer:
             event.queued = time.monotonic()
             self._queue.append(event)
             self._added += 1
+            _busy.add(self)
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="arbiter-ledger", daemon=True)
+                self._thread = threading.Thread(
+                    target=_serve, args=(weakref.ref(self), self._wake), name="arbiter-ledger", daemon=True
+                )
                 self._thread.start()
             waiting = len(self._queue)
         if waiting % BATCH == 0:
@@ -213,25 +217,26 @@ class Writer:
             self.store.engine.dispose()
         return done
 
-    def _run(self) -> None:
-        while True:
-            with self._wake:
-                if self._closed and not self._queue and not self._gaps:
-                    return
-                self._wake.wait(self._pause())
-            if batch := self._batch():
-                self._write(batch)
-            with self._wake:
-                self._writes_gaps = False
-                self._written += sum(event.kind != "gap" for event in batch)
-                if not self._queue and not self._gaps:
-                    self._hurry = False
-                self._wake.notify_all()
-            if self.on_wake is not None and self.store is not None:
-                self.on_wake(self.store)
+    def work(self) -> None:
+        """Write one batch, if there is one, on the writer's thread."""
+        if batch := self._batch():
+            self._write(batch)
+        with self._wake:
+            self._writes_gaps = False
+            self._written += sum(event.kind != "gap" for event in batch)
+            if not self._queue and not self._gaps:
+                self._hurry = False
+            self._wake.notify_all()
+        if self.on_wake is not None and self.store is not None:
+            self.on_wake(self.store)
+        with self._guard:
+            if not self._queue and not self._gaps:
+                _busy.discard(self)
 
-    def _pause(self) -> float:
-        """The seconds until the next batch, unless the writer is woken."""
+    def pause(self) -> float | None:
+        """The seconds until the next batch, unless the writer is woken. None if it is closed, and all is written."""
+        if self._closed and not self._queue and not self._gaps:
+            return None
         is_awaited = self._hurry or self._closed
         if len(self._queue) - self._open >= (1 if is_awaited else BATCH):
             return 0
@@ -371,6 +376,25 @@ def _gap_entry(gap: Gap) -> Event:
     )
 
 
+def _serve(found: weakref.ref[Writer], wake: threading.Condition) -> None:
+    """Work for a writer. While it waits, the thread does not keep it: it ends with a ledger that nobody uses."""
+    store: Store | None = None
+    while (writer := found()) is not None:
+        with wake:
+            pause, store = writer.pause(), writer.store
+            del writer
+            if pause is None:
+                return
+            wake.wait(pause)
+        if (writer := found()) is not None:
+            writer.work()
+            del writer
+    if store is not None:
+        store.engine.dispose()
+
+
+_busy: set[Writer] = set()
+"""The writers with something to write, which has to be written also if nobody uses the ledger any more."""
 _open_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
 _late_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
 """Those that could not write everything when the main thread had ended: the exit waits for them only once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sqlite3
 import subprocess
@@ -1273,6 +1274,23 @@ def test_runs_after_the_ledger_was_closed_are_reported_once(
     ]
     health = ledger.health()
     assert (health.queued, health.last_error) == (0, "the ledger is closed")
+
+
+def test_the_thread_of_a_ledger_that_nobody_uses_any_more_writes_all_and_ends(tmp_path: Path) -> None:
+    def writers() -> int:
+        gc.collect()
+        return sum(thread.name == "arbiter-ledger" for thread in threading.enumerate())
+
+    before = writers()
+    for at in range(5):
+        app = ArbiterOS(ledger=tmp_path / "l.db").govern(chain(Spy("a")))
+        app.invoke({}, {"configurable": {"thread_id": f"t{at}"}})
+        del app
+        gc.collect()
+    # The context of this thread remembers the last run.
+    until(lambda: writers() <= before + 1)
+    with Ledger(tmp_path / "l.db") as ledger:
+        assert {item.thread_id for item in ledger.items()} == {f"t{at}" for at in range(5)}
 
 
 def test_a_ledger_keeps_the_version_and_the_outcome_of_an_evaluation(tmp_path: Path) -> None:
