@@ -131,7 +131,9 @@ class Writer:
             if self._closed:
                 if self.last_error != _CLOSED:
                     self.last_error = _CLOSED
-                    _log.warning("%s, and governed graphs still run: they are no longer recorded", _CLOSED)
+                    _log.warning(
+                        "%s: calls, node runs and scores that end from now on are not recorded", _CLOSED
+                    )
                 self.dropped += 1
                 event.withdraw()
                 return False

@@ -1270,7 +1270,7 @@ def test_runs_after_the_ledger_was_closed_are_reported_once(
     app.invoke({})
     app.invoke({})
     assert [each.message for each in caplog.records if "closed" in each.message] == [
-        "the ledger is closed, and governed graphs still run: they are no longer recorded"
+        "the ledger is closed: calls, node runs and scores that end from now on are not recorded"
     ]
     health = ledger.health()
     assert (health.queued, health.last_error) == (0, "the ledger is closed")
