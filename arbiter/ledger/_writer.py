@@ -379,7 +379,7 @@ def _gap_entry(gap: Gap) -> Event:
 
 
 def _serve(found: weakref.ref[Writer], wake: threading.Condition) -> None:
-    """Work for a writer. While it waits, the thread does not keep it: it ends with a ledger that nobody uses."""
+    """Work for a writer. While it waits, the thread does not keep it, and ends with a ledger that is dropped."""
     store: Store | None = None
     while (writer := found()) is not None:
         with wake:
@@ -396,7 +396,7 @@ def _serve(found: weakref.ref[Writer], wake: threading.Condition) -> None:
 
 
 _busy: set[Writer] = set()
-"""The writers with something to write, which has to be written also if nobody uses the ledger any more."""
+"""The writers with something to write. They are kept until it is written, also if the ledger is dropped."""
 _open_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
 _late_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
 """Those that could not write everything when the main thread had ended: the exit waits for them only once."""
