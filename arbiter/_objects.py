@@ -39,6 +39,11 @@ def load_object(where: str, noun: str = "graph") -> Any:
     return target
 
 
+def model_named(text: str) -> Any:
+    """The chat model that "path/to/file.py:name" names; any other text, such as "openai:gpt-5-mini", as it is."""
+    return load_object(text, "model") if ".py:" in text else text
+
+
 def load_graph(where: str) -> Any:
     """The graph or builder at "package.module:name" or "path/to/file.py:name"; a function there is called.
 

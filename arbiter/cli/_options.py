@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from arbiter._objects import load_object
+from arbiter._objects import model_named
 from arbiter.cli._streams import sentence, tell
 from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, nearest
 from arbiter.history._text import Ink
@@ -235,4 +235,4 @@ def number_of(count: int, singular: str, plural: str | None = None) -> str:
 
 def model_given(given: str | None) -> Any:
     """A model by its text, or the object that path/to/file.py:name names."""
-    return load_object(given, "model") if given is not None and ".py:" in given else given
+    return None if given is None else model_named(given)

@@ -30,7 +30,7 @@ from arbiter._constitution.documents import (
 from arbiter._constitution.kinds import AsMapping
 from arbiter._constitution.loading import load_evaluators, prefixes_of
 from arbiter._constitution.schema import json_schema as pack_schema
-from arbiter._objects import load_object
+from arbiter._objects import load_object, model_named
 from arbiter.errors import ArbiterError, ConfigurationError, PackError, PackMistake, nearest
 from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.agents import Agent, Agents, mistakes_in_times
@@ -121,7 +121,10 @@ class SuiteFile(PackModel):
 
     suite: str = Field(pattern=r"^\w[\w.-]*$", description="the name of the suite")
     target: TargetEntry | None = None
-    models: dict[str, str] = Field(default_factory=dict[str, str], description="chat models by name")
+    models: dict[str, str] = Field(
+        default_factory=dict[str, str],
+        description="chat models by name: openai:gpt-5-mini, or path/to/file.py:name of one of yours",
+    )
     evaluators: list[Any] = Field(
         default_factory=list[Any], description="rules that judge node runs, as in a pack"
     )
@@ -227,7 +230,13 @@ def load_suite(
             if name in SuiteFile.model_fields and name not in unread
         }
         suite = SuiteFile.model_validate({"suite": "unnamed", **sound})
-    known = {**suite.models, **(models or {})}
+    known: dict[str, Any] = {**suite.models, **(models or {})}
+    for name, model in known.items():
+        try:
+            known[name] = model_named(model) if isinstance(model, str) else model
+        except ConfigurationError as error:
+            mistakes.append(document.mistake(("models", name), str(error)))
+            unread |= {"models"}
     with models_unasked("replay") if replay else nullcontext():
         return _Loader(document, suite, prefixes_of(allow), known, mistakes, unread).load()
 

@@ -508,6 +508,38 @@ def test_all_mistakes_of_a_scorer_and_of_a_case_are_reported(project: Path) -> N
     ]
 
 
+JUDGED = """\
+suite: x
+target: {function: app.py:answer}
+cases: [{id: late, input: {question: "late?"}}]
+models: {judge: models.py:judge}
+scorers: [{name: kind, use: judge, rubric: It is kind., judge: judge}]
+"""
+
+
+def test_a_suite_names_a_model_of_the_project_by_its_file(files: Path) -> None:
+    (files / "models.py").write_text(
+        "from langchain_core.language_models import FakeListChatModel\n"
+        'judge = FakeListChatModel(responses=[\'{"reasoning": "It is.", "score": 6}\'])\n'
+    )
+    (files / "suite.yaml").write_text(JUDGED)
+    assert load_suite("suite.yaml").run().rows["kind"].mean == 0.6
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("models.py:judge", "suite.yaml:4: models.judge: there is no file 'models.py'."),
+        ("app.py:judge", "suite.yaml:4: models.judge: app.py has no 'judge'. Graphs there: builder, graph."),
+    ],
+)
+def test_a_model_that_is_not_there_is_a_mistake_of_its_line(files: Path, named: str, said: str) -> None:
+    (files / "suite.yaml").write_text(JUDGED.replace("models.py:judge", named))
+    with pytest.raises(PackError) as raised:
+        load_suite("suite.yaml")
+    assert str(raised.value) == said
+
+
 def test_a_model_that_nothing_uses_is_reported(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     (project / "suite.yaml").write_text(
         "suite: x\ntarget: {function: app.py:answer}\ncases: [{input: 1}]\nmodels: {grader: a:b, graderr: a:b}\n"
