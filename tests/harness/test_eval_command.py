@@ -147,6 +147,15 @@ def test_an_unchanged_run_of_few_cases_is_undecided_if_strict(files: Path) -> No
     assert Said("run", "--case", "case-1", "--case", "case-2").code == 5  # 8 of 10 cases are gone
 
 
+def test_an_undecided_run_of_selected_cases_says_how_to_see_them_alone(files: Path) -> None:
+    Said("baseline", "suites/parity.yaml")
+    few = Said("run", "--case", "case-1")
+    assert few.code == 5
+    assert "9 of 10 cases of the suite were not selected" in " ".join(few.out.split())
+    assert Said("run", "--case", "case-1", "--no-gate").code == 0
+    assert "not selected" not in Said("run").out
+
+
 def test_json_is_the_only_output(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "1")
     said = Said("run", "--format", "json", "--tag", "odd")

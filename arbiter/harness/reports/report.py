@@ -110,7 +110,14 @@ class Report:
         run, agents = self.measurement(), agents_in(self.cases)
         # Another window asks the same of agents, about other messages.
         asked = {id: digest for id, digest in run.identity.cases.items() if id not in agents}
-        return found.compare(replace(run, identity=replace(run.identity, cases=asked)), baseline)
+        compared = found.compare(replace(run, identity=replace(run.identity, cases=asked)), baseline)
+        if not self.left_out or baseline is None or not compared.undecided:
+            return compared
+        others = (
+            f"{self.left_out:,} of {len(self.cases) + self.left_out:,} cases of the suite were not selected"
+        )
+        said = f"{others}, and the baseline has them: --no-gate leaves the comparison out"
+        return replace(compared, notes=(*compared.notes, said))
 
     @cached_property
     def _known(self) -> Identity:
