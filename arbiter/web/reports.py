@@ -17,6 +17,7 @@ from arbiter.harness.journal import FOLDER, runs_in, summary_of
 from arbiter.harness.reports.page import values_of
 from arbiter.harness.reports.report import load_report
 from arbiter.web.context import ViewerContext
+from arbiter.web.thread import PAGE, number
 
 NEWEST = 50
 """The runs that are listed."""
@@ -30,8 +31,11 @@ def routes(context: ViewerContext) -> list[Route]:
         return context.page(request, "reports.html", runs=runs, experiments=experiments, folder=folder)
 
     def report(request: Request) -> Response:
-        found = _found(folder, request)
-        return context.page(request, "report.html", **values_of(load_report(found)))
+        found, first = load_report(_found(folder, request)), number(request, "after") or 0
+        part = slice(first, first + PAGE)
+        return context.page(
+            request, "report.html", part=part, size=PAGE, of=len(found.results), **values_of(found, part)
+        )
 
     def experiment(request: Request) -> Response:
         result = load_result(_found(EXPERIMENTS, request))

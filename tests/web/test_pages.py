@@ -472,6 +472,27 @@ def test_reports_of_evaluation_runs_are_pages(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.lengthy
+def test_the_report_of_a_large_run_has_pages_with_the_failed_cases_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cases = [Case(f"case-{number}", "no" if number == 449 else "yes") for number in range(450)]
+    Suite("large", cases, scorers={"yes": _says_yes}).run(_echo)
+    with recorded(tmp_path / "l.db", 1) as ledger, opened(ledger) as (_, client):
+        (run,) = linked(client.get("/reports").text, "/reports/runs/")
+        pages = [client.get(run).text]
+        while more := re.search(r'rel="next" href="([^"]+)"', pages[-1]):
+            pages.append(client.get(run + more[1]).text)
+        shown = [re.findall(r"case-\d+", text_of(page.partition("<h2>Cases</h2>")[2])) for page in pages]
+        assert [len(ids) for ids in shown] == [200, 200, 50]
+        assert shown[0][0] == "case-449"
+        assert {id for ids in shown for id in ids} == {case.id for case in cases}
+        assert "401 to 450 of 450" in text_of(pages[-1])
+        assert 'rel="prev" href="?after=200"' in pages[-1]
+        assert client.get(f"{run}?after=x").status_code == 400
+
+
+@pytest.mark.lengthy
 def test_reports_name_the_folder_that_has_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with recorded(tmp_path / "l.db", 1) as ledger, opened(ledger, reports="elsewhere") as (_, client):

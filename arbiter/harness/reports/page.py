@@ -40,8 +40,9 @@ def template() -> Any:
     return environment.get_template("page.html.jinja")
 
 
-def values_of(report: Report) -> dict[str, Any]:
-    """The values of a report in the template `body.html.jinja`. It needs the filter `shown`."""
+def values_of(report: Report, part: slice = slice(None)) -> dict[str, Any]:
+    """The values of a report in the template `body.html.jinja`, with a part of its cases, the failed ones first. It
+    needs the filter `shown`."""
     return {
         "suite": report.suite,
         "head": head(report),
@@ -51,14 +52,14 @@ def values_of(report: Report) -> dict[str, Any]:
         "worst": worst(report),
         "labels": labels(report),
         "not_judged": not_judged(report),
-        "results": list(_results(report)),
+        "results": list(_results(report, part)),
         "width": WIDTH,
     }
 
 
-def _results(report: Report) -> Iterator[dict[str, Any]]:
+def _results(report: Report, part: slice) -> Iterator[dict[str, Any]]:
     inputs = {case.id: case for case in report.cases}
-    for result in sorted(report.results, key=lambda result: result.passed):
+    for result in sorted(report.results, key=lambda result: result.passed)[part]:
         case = inputs[result.case_id]
         yield {
             "id": result.case_id,
