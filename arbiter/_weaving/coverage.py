@@ -34,7 +34,7 @@ from arbiter._weaving.tools import tools_in
 from arbiter.advice import Advisor
 from arbiter.errors import ArbiterWarning, UnknownNodeError, callers, nearest
 from arbiter.instructions import Instruction
-from arbiter.policy import PolicyChecker
+from arbiter.policy import PolicyChecker, PolicyRouter
 
 if TYPE_CHECKING:
     from arbiter._constitution.bindings import BindingPack
@@ -57,6 +57,11 @@ _EVALUATORS: _Form = (
     "",
     "advisors",
     ("reads an evaluator that is not registered", "read evaluators that are not registered"),
+)
+_RESULTS: _Form = (
+    "",
+    "routers",
+    ("reads an evaluator that judges none of its nodes", "read evaluators that judge none of their nodes"),
 )
 _CONDITIONS: _Form = ("", "rules", ("names a node that does not exist", "name nodes that do not exist"))
 _EXCEPTIONS: _Form = (
@@ -207,13 +212,14 @@ class Coverage:
     def _report(self, only: str | None = None) -> None:
         contracts = self._registry.contracts()
         rules = [rule for rule in contracts if rule.mode != "off"]
-        evaluators = [rule.name for rule in contracts if rule.kind == "evaluator"]
+        judges = {rule.name: rule for rule in contracts if rule.kind == "evaluator"}
         with self._lock:
             found: list[tuple[object, _Idle | None]] = [
                 (
                     rule,
                     _idle_rule(rule, self._nodes)
-                    or _without_evaluator(rule, evaluators)
+                    or _without_evaluator(rule, judges)
+                    or _without_result(rule, judges, self._nodes)
                     or _without_node(rule, self._nodes)
                     or _without_exception(rule),
                 )
@@ -350,7 +356,7 @@ def _without_step(rule: Contract, names: set[str], held: set[Instruction]) -> _I
     return None
 
 
-def _without_evaluator(rule: Contract, evaluators: Sequence[str]) -> _Idle | None:
+def _without_evaluator(rule: Contract, evaluators: Collection[str]) -> _Idle | None:
     """The reason why an advisor finds no results, or None. Other rules of this kind are refused."""
     needs = (rule.needs or ()) if isinstance(rule, Advisor) else ()
     missing = [name for name in needs if owner_of(name, evaluators) is None]
@@ -359,6 +365,18 @@ def _without_evaluator(rule: Contract, evaluators: Sequence[str]) -> _Idle | Non
     there = f"Evaluators: {_some(sorted(evaluators)) or 'none'}.{nearest(missing[0], evaluators)}"
     why = f"there is no {_one_of(map(repr, missing))}"
     return _idle(rule, why, f"{there} Correct the name, or register it.", _EVALUATORS)
+
+
+def _without_result(rule: Contract, judges: Mapping[str, Contract], nodes: set[Node]) -> _Idle | None:
+    """The reason why a built-in router never finds a result, or None. A router of the user's may read earlier steps."""
+    if not isinstance(rule, PolicyRouter) or not type(rule).__module__.startswith("arbiter."):
+        return None
+    read = [judges[owner] for name in rule.needs if (owner := owner_of(name, judges)) is not None]
+    own = [(_own_name(name), kind) for name, kind in nodes if rule.applies_to(_own_name(name), kind)]
+    if not read or any(judge.applies_to(*node) for judge in read for node in own):
+        return None
+    why = f"{_one_of(repr(judge.name) for judge in read)} never judges {_some(sorted({name for name, _ in own}))}"
+    return _idle(rule, why, "Give both the same targets.", _RESULTS)
 
 
 def _without_node(rule: Contract, nodes: set[Node]) -> _Idle | None:

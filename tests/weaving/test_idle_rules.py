@@ -45,7 +45,7 @@ from arbiter.checkers import (
     ToolsChecker,
 )
 from arbiter.instructions import GENERATE, REFLECT, RESPOND, TOOL_CALL, VERIFY
-from arbiter.routers import ErrorRouter, EscalationRouter
+from arbiter.routers import ErrorRouter, EscalationRouter, EvaluationRouter, MetricThresholdPolicyRouter
 from tests.support import MODES, Chat, Check, Judge, Route, Spy, State, allow, chain, good, run, thread
 
 
@@ -433,6 +433,24 @@ def test_an_advisor_of_an_evaluator_that_is_not_registered_is_reported_once(
     assert caplog.messages == [
         "advisor 'hint' reads an evaluator that is not registered: there is no 'soure'. Evaluators: silent, sourced. "
         "Did you mean 'sourced'? Correct the name, or register it."
+    ]
+
+
+def test_a_router_of_an_evaluator_of_other_nodes_is_reported_once() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("sourced", good, target_nodes=["write"]))
+    arbiter_os.add_policy_router(EvaluationRouter("revise", "sourced", "write", target_nodes=["respond"]))
+    arbiter_os.add_policy_router(EvaluationRouter("every", "sourced", "write"))
+    arbiter_os.add_policy_router(
+        MetricThresholdPolicyRouter("low", "n", 0, "write", target_nodes=["respond"])
+    )
+    app = arbiter_os.govern(graph_of("write", "respond"))
+    with warned() as texts:
+        for _ in range(2):
+            app.invoke({})
+    assert texts == [
+        "router 'revise' reads an evaluator that judges none of its nodes: 'sourced' never judges respond. "
+        "Give both the same targets."
     ]
 
 
