@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.runnables import RunnableSequence
-from langchain_core.runnables.base import RunnableBinding
+from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
 from langgraph.constants import END
 from langgraph.pregel import Pregel
 from langgraph.pregel._read import PregelNode
@@ -77,6 +77,9 @@ def label_of(runnable: Any) -> Label | None:
             return label
         if isinstance(runnable, functools.partial):
             runnable = runnable.func
+            continue
+        if isinstance(runnable, RunnableBindingBase):
+            runnable = cast("Any", runnable).bound
             continue
         inner = getattr(runnable, "func", None) or getattr(runnable, "afunc", None)
         if inner is None:

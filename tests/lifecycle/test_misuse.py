@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any, ForwardRef
 
 import pytest
+from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, StateGraph
 from pydantic import create_model
 
@@ -26,6 +27,7 @@ from arbiter import (
     NotAGraphError,
     PolicyChecker,
     PolicyRouter,
+    PolicyViolationError,
     RegistrationError,
     SyncDriverError,
     ThresholdEvaluator,
@@ -338,6 +340,31 @@ def test_strict_refuses_a_node_without_instruction() -> None:
     with refused(ConfigurationError, "no instruction: b"):
         arbiter_os.govern(chain(Spy("a"), Spy("b")), {"a": GENERATE})
     arbiter_os.govern(chain(Spy("a"), Spy("b")), {"a": GENERATE, "b": "RESPOND"})
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda step: step.with_retry(),
+        lambda step: step.with_retry().with_config(tags=["drafts"]),
+        lambda step: step.with_config(tags=["drafts"]).with_retry(),
+        lambda step: step.with_fallbacks([step]),
+        lambda step: step.bind(),
+    ],
+    ids=["retry", "config of a retry", "retry of a config", "fallbacks", "bind"],
+)
+def test_a_function_keeps_its_label_in_a_runnable(wrapped: Any) -> None:
+    arbiter_os = ArbiterOS(strict=True)
+    arbiter_os.add_policy_checker(Check("drafts", lambda _: False, target_instructions=[GENERATE]))
+
+    @arbiter_os.instruction(GENERATE)
+    def draft(state: Any) -> Any:
+        raise AssertionError
+
+    builder: Any = StateGraph(State)
+    builder.add_node("draft", wrapped(RunnableLambda(draft))).add_edge(START, "draft")
+    with pytest.raises(PolicyViolationError, match=r"'draft' \(GENERATE\)"):
+        arbiter_os.govern(builder.compile()).invoke({"log": []})
 
 
 def test_graph_that_another_arbiter_governs() -> None:
