@@ -272,7 +272,7 @@ def _engine(url: str, schema: Schema) -> Engine:
 
 
 def file_identity(path: str | os.PathLike[str] | None) -> tuple[int, int] | None:
-    """What tells a file from another one at its path; None if there is none."""
+    """The numbers by which a file differs from another one at its path; None if there is none."""
     try:
         found = None if path is None else os.stat(path)
     except OSError:

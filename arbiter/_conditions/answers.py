@@ -1,4 +1,4 @@
-"""What kind of value an expression gives, and the texts that it compares a variable with, as far as its text shows."""
+"""The kind of value that an expression gives, and the texts that it compares a variable with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
 def never_boolean(expression: str) -> str:
-    """What a valid expression gives instead of true or false, such as "a number"; "" if it may be one."""
+    """The kind of value of a valid expression, such as "a number"; "" if it may be true or false."""
     tokens = tokens_of(expression)[:-1]
     outside, begins = _outermost(tokens)
     while outside == ["(", ")"]:

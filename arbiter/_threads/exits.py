@@ -32,8 +32,8 @@ class Waiting(Protocol):
         ...
 
     def drain(self, timeout: float | None = None, *, closing: object = None) -> bool:
-        """Do all of it now. Returns False if `timeout` seconds were too short. What fails and needs `closing`, which
-        is closed then, is not tried again."""
+        """Do all of it now. Returns False if `timeout` seconds were too short. A call that fails and needs
+        `closing`, which is closed then, is not tried again."""
         ...
 
 

@@ -549,7 +549,7 @@ _lock = new_lock()
 
 
 class _Child:
-    """What runs in the parent process, or writes a note there, does not do so in a forked one."""
+    """A body that runs in the parent process, or writes a note there, does not do so in a forked one."""
 
     def renew(self) -> None:
         _running.clear()

@@ -82,7 +82,7 @@ class Expect(PackModel):
 
 
 def _plain(expect: Expect) -> dict[str, Any]:
-    """What is given, as JSON-able data. `equals` may be of any type, as the output is."""
+    """The fields that are given, as JSON-able data. `equals` may be of any type, as the output is."""
     found = {name: value for name, value in expect if name in expect.model_fields_set}
     try:
         found = expect.model_dump(mode="json", exclude_unset=True)

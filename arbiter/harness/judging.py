@@ -240,7 +240,7 @@ class _RowJudge:
 
 
 class _CountedJudge:
-    """The judge of one of the target's own rules. What it is asked is counted, and nothing else changes."""
+    """The judge of one of the target's own rules. Its questions are counted, and nothing else changes."""
 
     def __init__(self, judging: Judging, inner: Judge) -> None:
         self._judging = judging

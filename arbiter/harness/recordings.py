@@ -274,7 +274,7 @@ class Recording:
     # The whole
 
     def _before(self, row: str | None, place: Place) -> Sequence[Line]:
-        """What a replay has of a case × repeat: the judgements of a row, or its answers."""
+        """The lines that a replay has of a case × repeat: the judgements of a row, or its answers."""
         return self._by_place.get((row, place), ())
 
     @cached_property

@@ -93,7 +93,7 @@ class CaseRun:
 
     @property
     def known_tokens(self) -> int | None:
-        """As `tokens`; None if there were calls, and none reported its own. One that failed reports none."""
+        """As `tokens`; None if there were calls, and none reported its own. A failed call reports none."""
         return self.tokens or (None if any(of.get("unknown_calls") for of in self.usage.values()) else 0)
 
 

@@ -79,7 +79,7 @@ def _elements(part: Any) -> int:
 
 
 def _mapping(parts: Mapping[str, Any], most: int) -> dict[str, Any] | None:
-    """All keys. What small parts leave of their share is for the larger ones."""
+    """All keys. The larger parts get the rest of the share of small ones."""
     left = most - len("{}") - sum(len(dumped(key)) + len(":,") for key in parts)
     if left < _LEAST * len(parts):
         return None

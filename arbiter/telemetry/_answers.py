@@ -19,7 +19,7 @@ REASON = 300
 def meaning_of(
     service: str, status: int, text: str, headers: Mapping[str, str] | None, settings: str
 ) -> ReceiverError | BatchRefused | ReceiverBusy:
-    """What an answer with an error means for an export. `settings` names what a user may have to correct."""
+    """The meaning of an error for an export. `settings` names the values that a user may have to correct."""
     if status in _BAD_SCORES:
         return BatchRefused(f"{status}: {text}")
     said = f"{service} answered {status}: {text}"

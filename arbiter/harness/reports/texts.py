@@ -135,8 +135,8 @@ def decision(report: Report) -> list[str]:
 
 
 def _dropped(report: Report) -> Iterator[str]:
-    """The cases of the largest drops. What dropped may also be a cluster, or what an agent said; the row then has the
-    agent in its name."""
+    """The cases of the largest drops. The drop may also be that of a cluster, or of an agent; then
+    the name of the row has the agent in it."""
     failing = {result.case_id for result in report.results if not result.passed}
     for row in report.comparison.rows.values():
         if row.verdict == "regressed":

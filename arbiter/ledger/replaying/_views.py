@@ -77,7 +77,7 @@ def _use(missing: Any, *_: object, **__: object) -> NoReturn:
 
 
 def _part_of(missing: Missing, key: Any) -> Missing:
-    """What a missing mapping would have under `key`: as missing as the whole, with a name of its own."""
+    """The value of a missing mapping under `key`: as missing as the whole, with a name of its own."""
     notes, what = object.__getattribute__(missing, "_notes"), object.__getattribute__(missing, "_what")
     return Missing(notes, what.replace(" was ", f".{key} was ", 1))
 
