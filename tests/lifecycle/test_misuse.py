@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, ForwardRef
 
@@ -342,18 +343,17 @@ def test_strict_refuses_a_node_without_instruction() -> None:
     arbiter_os.govern(chain(Spy("a"), Spy("b")), {"a": GENERATE, "b": "RESPOND"})
 
 
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        lambda step: step.with_retry(),
-        lambda step: step.with_retry().with_config(tags=["drafts"]),
-        lambda step: step.with_config(tags=["drafts"]).with_retry(),
-        lambda step: step.with_fallbacks([step]),
-        lambda step: step.bind(),
-    ],
-    ids=["retry", "config of a retry", "retry of a config", "fallbacks", "bind"],
-)
-def test_a_function_keeps_its_label_in_a_runnable(wrapped: Any) -> None:
+WRAPPED: dict[str, Callable[[Any], Any]] = {
+    "retry": lambda step: step.with_retry(),
+    "config of a retry": lambda step: step.with_retry().with_config(tags=["drafts"]),
+    "retry of a config": lambda step: step.with_config(tags=["drafts"]).with_retry(),
+    "fallbacks": lambda step: step.with_fallbacks([step]),
+    "bind": lambda step: step.bind(),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPED)
+def test_a_function_keeps_its_label_in_a_runnable(wrapper: str) -> None:
     arbiter_os = ArbiterOS(strict=True)
     arbiter_os.add_policy_checker(Check("drafts", lambda _: False, target_instructions=[GENERATE]))
 
@@ -362,7 +362,7 @@ def test_a_function_keeps_its_label_in_a_runnable(wrapped: Any) -> None:
         raise AssertionError
 
     builder: Any = StateGraph(State)
-    builder.add_node("draft", wrapped(RunnableLambda(draft))).add_edge(START, "draft")
+    builder.add_node("draft", WRAPPED[wrapper](RunnableLambda(draft))).add_edge(START, "draft")
     with pytest.raises(PolicyViolationError, match=r"'draft' \(GENERATE\)"):
         arbiter_os.govern(builder.compile()).invoke({"log": []})
 
