@@ -156,6 +156,14 @@ def test_an_undecided_run_of_selected_cases_says_how_to_see_them_alone(files: Pa
     assert "not selected" not in Said("run").out
 
 
+def test_two_undecided_runs_of_one_selected_case_are_not_said_to_lack_others(files: Path) -> None:
+    for _ in range(2):
+        Said("run", "--case", "case-1")
+    compared = Said("compare")
+    assert compared.code == 5
+    assert "not selected" not in compared.out
+
+
 def test_json_is_the_only_output(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "1")
     said = Said("run", "--format", "json", "--tag", "odd")

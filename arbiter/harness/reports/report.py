@@ -111,12 +111,13 @@ class Report:
         # Another window asks the same of agents, about other messages.
         asked = {id: digest for id, digest in run.identity.cases.items() if id not in agents}
         compared = found.compare(replace(run, identity=replace(run.identity, cases=asked)), baseline)
-        if not self.left_out or baseline is None or not compared.undecided:
+        has_others = any(row.gone for row in compared.rows.values())
+        if not (self.left_out and has_others and compared.undecided):
             return compared
         others = (
             f"{self.left_out:,} of {len(self.cases) + self.left_out:,} cases of the suite were not selected"
         )
-        said = f"{others}, and the baseline has them: --no-gate leaves the comparison out"
+        said = f"{others}, and the baseline has them: arbiter eval run --no-gate leaves the comparison out"
         return replace(compared, notes=(*compared.notes, said))
 
     @cached_property
