@@ -31,7 +31,8 @@ def routes(context: ViewerContext) -> list[Route]:
         return context.page(request, "reports.html", runs=runs, experiments=experiments, folder=folder)
 
     def report(request: Request) -> Response:
-        found, first = load_report(_found(folder, request)), number(request, "after") or 0
+        found = load_report(_found(folder, request))
+        first = min(number(request, "after") or 0, max(len(found.results) - 1, 0))
         part = slice(first, first + PAGE)
         return context.page(
             request, "report.html", part=part, size=PAGE, of=len(found.results), **values_of(found, part)

@@ -490,6 +490,7 @@ def test_the_report_of_a_large_run_has_pages_with_the_failed_cases_first(
         assert "401 to 450 of 450" in text_of(pages[-1])
         assert 'rel="prev" href="?after=200"' in pages[-1]
         assert client.get(f"{run}?after=x").status_code == 400
+        assert "450 to 450 of 450" in text_of(client.get(f"{run}?after=999999").text)
 
 
 @pytest.mark.lengthy
