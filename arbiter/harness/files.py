@@ -209,8 +209,9 @@ def load_suite(
     """The suite in a YAML file. Paths in it are relative to the working directory.
 
     `allow` are prefixes of dotted paths, such as "mycompany.", under which it may name classes and functions.
-    `models` replace models that the file names, by name. With `replay`, for a run in the mode "mock", models need
-    neither the package of their provider nor a key. Raises `PackError` with all mistakes in all files.
+    `models` replace models that the file names, by name. With `replay`, for a run in the mode "mock", models that
+    are named by a text need neither the package of their provider nor a key. Raises `PackError` with all mistakes
+    in all files.
     """
     file = Path(path)
     document = read_document(file, str(path), BOUNDS)
