@@ -34,7 +34,8 @@ def load_object(where: str, noun: str = "graph") -> Any:
                 name for name, value in vars(module).items() if isinstance(value, StateGraph | Pregel)
             )
             told = f" Graphs there: {', '.join(names)}." if names else ""
-            raise ConfigurationError(f"{module_name} has no {part!r}.{told}{nearest(part, names)}")
+            public = [name for name in dir(target) if not name.startswith("_")]
+            raise ConfigurationError(f"{module_name} has no {part!r}.{told}{nearest(part, public)}")
         target = getattr(target, part)
     return target
 

@@ -531,9 +531,11 @@ def test_a_suite_names_a_model_of_the_project_by_its_file(files: Path) -> None:
     [
         ("models.py:judge", "suite.yaml:4: models.judge: there is no file 'models.py'."),
         ("app.py:judge", "suite.yaml:4: models.judge: app.py has no 'judge'. Graphs there: builder, graph."),
+        ("judges.py:juge", "suite.yaml:4: models.judge: judges.py has no 'juge'. Did you mean 'judge'?"),
     ],
 )
 def test_a_model_that_is_not_there_is_a_mistake_of_its_line(files: Path, named: str, said: str) -> None:
+    (files / "judges.py").write_text("judge = None\n")
     (files / "suite.yaml").write_text(JUDGED.replace("models.py:judge", named))
     with pytest.raises(PackError) as raised:
         load_suite("suite.yaml")
