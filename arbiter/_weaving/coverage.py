@@ -373,7 +373,10 @@ def _without_result(rule: Contract, judges: Mapping[str, Contract], nodes: set[N
         return None
     read = [judges[owner] for name in rule.needs if (owner := owner_of(name, judges)) is not None]
     own = [(_own_name(name), kind) for name, kind in nodes if rule.applies_to(_own_name(name), kind)]
-    if not read or any(judge.applies_to(*node) for judge in read for node in own):
+    if not read or not own or any(judge.applies_to(*node) for judge in read for node in own):
+        return None
+    # An evaluator that judges no node at all is reported itself.
+    if any(_idle_rule(judge, nodes) for judge in read):
         return None
     why = f"{_one_of(repr(judge.name) for judge in read)} never judges {_some(sorted({name for name, _ in own}))}"
     return _idle(rule, why, "Give both the same targets.", _RESULTS)

@@ -454,6 +454,24 @@ def test_a_router_of_an_evaluator_of_other_nodes_is_reported_once() -> None:
     ]
 
 
+def test_a_router_of_an_evaluator_that_judges_nothing_yet_causes_no_warning_of_its_own() -> None:
+    """The evaluator has one. It may be for a graph that is governed later."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("sourced", good, target_nodes=["write"]))
+    arbiter_os.add_policy_router(EvaluationRouter("revise", "sourced", "respond"))
+    with warned() as texts:
+        arbiter_os.govern(graph_of("respond")).invoke({})
+    (text,) = texts
+    assert text.startswith("evaluator 'sourced' applies to no node")
+
+
+def test_a_shipped_router_that_a_graph_has_no_use_for_is_not_reported() -> None:
+    arbiter_os = ArbiterOS.from_constitution("arbiter:reflect-on-low-quality")
+    with warned() as texts:
+        arbiter_os.govern(graph_of("act", "reflect"), {"act": TOOL_CALL}).invoke({})
+    assert not texts
+
+
 @pytest.mark.parametrize(
     ("rule", "missing"),
     [
