@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from langchain_core.runnables import RunnableSequence
-from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
+from langchain_core.runnables import Runnable, RunnableSequence
+from langchain_core.runnables.base import RunnableBinding, RunnableEachBase
 from langgraph.constants import END
 from langgraph.pregel import Pregel
 from langgraph.pregel._read import PregelNode
@@ -22,7 +22,16 @@ from arbiter._lifecycle.evaluations import owner_of
 from arbiter._lifecycle.outcomes import unusable
 from arbiter._lifecycle.registry import Registry
 from arbiter._lifecycle.runs import Schemas
-from arbiter._weaving.graph import NodeRule, Rules, facts_channel_of, governed_nodes, subgraphs_of, targets_of
+from arbiter._weaving.graph import (
+    NodeRule,
+    Rules,
+    facts_channel_of,
+    governed_nodes,
+    parts_of,
+    subgraphs_of,
+    targets_of,
+    unbound,
+)
 from arbiter.advice import Advisor, CorrectionGate
 from arbiter.errors import (
     ArbiterWarning,
@@ -43,6 +52,8 @@ if TYPE_CHECKING:
 
 Graph = Pregel[Any, Any, Any, Any]
 _LABEL = "__arbiter_label__"
+_RUNNABLE: Any = Runnable
+_EACH: Any = RunnableEachBase
 
 
 # Labels -------------------------------------------------------------------------------------------
@@ -78,10 +89,10 @@ def label_of(runnable: Any) -> Label | None:
         if isinstance(runnable, functools.partial):
             runnable = runnable.func
             continue
-        if isinstance(runnable, RunnableBindingBase):
-            runnable = cast("Any", runnable).bound
-            continue
         inner = getattr(runnable, "func", None) or getattr(runnable, "afunc", None)
+        # `bound` is that of a retry, also in fallbacks. The steps of `map` have an input of their own.
+        if inner is None and isinstance(runnable, _RUNNABLE) and not isinstance(runnable, _EACH):
+            inner = getattr(runnable, "bound", None)
         if inner is None:
             inner = type(runnable).__call__ if _is_instance(runnable) else None
         if inner is None or inner is runnable:
@@ -300,7 +311,7 @@ def _packs_of(graph: Graph, packs: Sequence[BindingPack]) -> list[BindingPack]:
     config: Mapping[str, Any] = graph.config or {}
     nodes = governed_nodes(graph)
     facts = GraphFacts(
-        nodes={name: code_of(node.bound) for name, node in nodes.items()},
+        nodes={name: code_of(unbound(node.bound)) for name, node in nodes.items()},
         metadata=dict(config.get("metadata") or {}),
     )
     shipped = binding_for(facts)
@@ -465,8 +476,8 @@ def describe_nodes(graph: Any) -> list[NodeFacts]:
                 NodeFacts(
                     name=":".join((*path, name)),
                     instruction=instruction.qualified if instruction else "",
-                    docstring=_docstring_of(node.bound),
-                    code=code_of(node.bound),
+                    docstring=_docstring_of(unbound(node.bound)),
+                    code=code_of(unbound(node.bound)),
                     chat_model=_is_chat_model(node.bound),
                 )
             )
@@ -498,7 +509,8 @@ def _docstring_of(bound: Any) -> str:
 def has_async_nodes(graph: Graph) -> bool:
     """True if a node of the graph, or of a graph in it, can only be awaited."""
     return any(
-        getattr(node.bound, "func", ...) is None and getattr(node.bound, "afunc", None) is not None
+        getattr(part, "func", None) is None and getattr(part, "afunc", None) is not None
         for _, level in levels(graph, every=True)
         for node in governed_nodes(level).values()
+        for part in parts_of(node.bound)
     )

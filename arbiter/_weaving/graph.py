@@ -70,7 +70,7 @@ def subgraphs_of(node: PregelNode) -> list[Pregel[Any, Any, Any, Any]]:
 
 
 def _graphs_in(body: Any) -> list[Pregel[Any, Any, Any, Any]]:
-    return [part for part in _parts(body) if isinstance(part, _GRAPH)]
+    return [part for part in parts_of(body) if isinstance(part, _GRAPH)]
 
 
 def unbound(target: Any) -> Any:
@@ -80,11 +80,12 @@ def unbound(target: Any) -> Any:
     return target
 
 
-def _parts(bound: Any) -> list[Any]:
+def parts_of(bound: Any) -> list[Any]:
+    """The steps of a sequence, the object in bindings; of anything else the object itself."""
     if isinstance(bound, _SEQUENCES):
-        return [inner for step in bound.steps for inner in _parts(step)]
+        return [inner for step in bound.steps for inner in parts_of(step)]
     if isinstance(bound, _BINDING):
-        return _parts(bound.bound)
+        return parts_of(bound.bound)
     return [bound]
 
 

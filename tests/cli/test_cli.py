@@ -85,6 +85,7 @@ def broken(state): raise ValueError("the bank is closed\\nfor today")
 
 graph = chain(("draft", nothing), ("pay", pay))
 agraph = chain(("draft", nothing), ("pay", apay))
+aretried = chain(("draft", nothing), ("pay", RunnableLambda(lambda state: state) | RunnableLambda(apay).with_retry()))
 failing = chain(("pay", broken))
 coloured = chain(("pay", red))
 leaving, aleaving = chain(("pay", leave)), chain(("pay", aleave))
@@ -491,7 +492,7 @@ def test_run_and_lint_report_a_rule_that_applies_to_no_node(project: Path) -> No
     assert "8 of the 10 rules of arbiter:kernel apply to no node" in done.stderr
 
 
-@pytest.mark.parametrize("where", ["team:graph", "team:agraph", "team.py:made"])
+@pytest.mark.parametrize("where", ["team:graph", "team:agraph", "team:aretried", "team.py:made"])
 @pytest.mark.parametrize("given", ['{"amount": 5}', "input.json"])
 def test_run_prints_history_and_output(where: str, given: str, project: Path) -> None:
     printed = typed("run", where, "-c", ".", "--input", given)

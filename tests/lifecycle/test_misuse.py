@@ -348,6 +348,7 @@ WRAPPED: dict[str, Callable[[Any], Any]] = {
     "config of a retry": lambda step: step.with_retry().with_config(tags=["drafts"]),
     "retry of a config": lambda step: step.with_config(tags=["drafts"]).with_retry(),
     "fallbacks": lambda step: step.with_fallbacks([step]),
+    "fallbacks of a retry": lambda step: step.with_retry().with_fallbacks([step]),
     "bind": lambda step: step.bind(),
 }
 
@@ -365,6 +366,20 @@ def test_a_function_keeps_its_label_in_a_runnable(wrapper: str) -> None:
     builder.add_node("draft", WRAPPED[wrapper](RunnableLambda(draft))).add_edge(START, "draft")
     with pytest.raises(PolicyViolationError, match=r"'draft' \(GENERATE\)"):
         arbiter_os.govern(builder.compile()).invoke({"log": []})
+
+
+def test_a_node_that_maps_a_function_has_not_its_schemas() -> None:
+    """They are those of one item of its input."""
+    arbiter_os = ArbiterOS()
+
+    @arbiter_os.instruction(GENERATE, input_schema=int)
+    def double(number: int) -> int:
+        return 2 * number
+
+    state: Any = list
+    builder: Any = StateGraph(state)
+    builder.add_node("double", RunnableLambda(double).map()).add_edge(START, "double")
+    assert arbiter_os.govern(builder.compile()).invoke([1, 2]) == [2, 4]
 
 
 def test_graph_that_another_arbiter_governs() -> None:
