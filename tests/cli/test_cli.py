@@ -93,7 +93,8 @@ agent = create_agent(FakeListChatModel(responses=["hello"]), [look_at], name="ag
 everything = chain(
     ("draft", nothing), ("x1", ToolNode([look_at])), ("x2", FakeListChatModel(responses=["hello"])),
     ("x5", RunnableLambda(nothing) | FakeListChatModel(responses=["hello"]).bind(stop=["."])),
-    ("x3", step), ("x4", odd), ("generate", labelled), ("team", chain(("verify_tool_call", nothing), ("odd", apay))),
+    ("x3", step), ("x6", RunnableLambda(step).with_retry()), ("x4", odd),
+    ("generate", labelled), ("team", chain(("verify_tool_call", nothing), ("odd", apay))),
     ('nothing "here" {', nothing), ("helper", agent),
 )
 
@@ -335,6 +336,7 @@ def test_init_proposes_from_what_each_node_is(project: Path) -> None:
         "x2": "GENERATE",
         "x5": "GENERATE",
         "x3": "VERIFY",
+        "x6": "VERIFY",
         "generate": "STORE",
         "team:verify_tool_call": "VERIFY",
         "helper:model": "GENERATE",
