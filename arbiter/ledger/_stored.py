@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
@@ -256,14 +257,29 @@ def _in_order(rows: Sequence[Row]) -> Sequence[Row]:
     """
     if not any(_RECOVERED in row.body for row in rows):
         return rows
-    begins: dict[Any, tuple[int, int]] = {}
+    calls: list[tuple[int, int, int]] = []
+    """The first entry of each call: its place, when it began, and the number of node runs before it, if known."""
+    latest: list[int] = []
+    """By call, the latest begin so far."""
+    known: set[Any] = set()
     places: list[tuple[int, bool]] = []
     for number, row in enumerate(rows):
-        body, place = row.parsed()[0], number
-        if is_recovered := _RECOVERED in row.body:
-            end = body["at"] - _ROUNDED
-            place = next((at for at, start in begins.values() if start >= end), number)
-        else:
-            begins.setdefault(body.get("execution"), (number, body["at"] - body.get("took", 0)))
+        body, place = row._replace(contents=None).parsed()[0], number
+        past = -1 if body.get("namespace") else body.get("past", -1)
+        if is_recovered := body["kind"] == "recovered":
+            end = body["at"]
+            found = map(calls.__getitem__, range(bisect_left(latest, end - _ROUNDED), len(calls)))
+            # Of two times that are so near, either may be the earlier. Later calls have more node runs before them.
+            later = (
+                at
+                for at, begin, before in found
+                if begin >= end + (-_ROUNDED if 0 <= past < before else _ROUNDED)
+            )
+            place = next(later, number)
+        elif (execution := body.get("execution")) not in known:
+            known.add(execution)
+            begin = body["at"] - body.get("took", 0)
+            calls.append((number, begin, past))
+            latest.append(max([begin, *latest[-1:]]))
         places.append((place, not is_recovered))
     return [rows[number] for number in sorted(range(len(rows)), key=places.__getitem__)]

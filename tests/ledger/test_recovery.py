@@ -348,6 +348,38 @@ def test_the_history_has_what_was_recovered_before_the_runs_that_came_after_it(t
         assert steps == sorted(steps)
 
 
+CRASHES = """
+import os
+import sys
+from langgraph.checkpoint.sqlite import SqliteSaver
+from arbiter import ArbiterOS
+from arbiter.ledger import Ledger
+from tests.ledger.ledger_support import conf
+from tests.support import Spy, chain
+
+with SqliteSaver.from_conn_string(sys.argv[1]) as saver:
+    arbiter_os = ArbiterOS(ledger=Ledger(sys.argv[2], ahead="always"), clock=lambda: 1e9)
+    arbiter_os.govern(chain(Spy("a"), Spy("b"), checkpointer=saver)).invoke({}, conf("t"))
+    os._exit(0)
+"""
+
+
+def test_a_recovered_node_run_stays_behind_the_quick_ones_of_its_own_call(tmp_path: Path) -> None:
+    """The crash lost only the last of them. The checkpoint's times do not say which was earlier."""
+    saved, path = str(tmp_path / "c.db"), tmp_path / "l.db"
+    subprocess.run([*python("-c", CRASHES), saved, str(path)], check=True)
+    with SqliteSaver.from_conn_string(saved) as saver, Ledger(path) as ledger:
+        app = ArbiterOS(ledger=ledger, clock=later).govern(chain(Spy("a"), Spy("b"), checkpointer=saver))
+        app.invoke({}, conf("t"))
+        assert ledger.flush(20)
+        assert recorded(path) == {
+            ("item", "a", "completed"): 2,
+            ("item", "b", "completed"): 1,
+            ("recovered", "b", "completed"): 1,
+        }
+        assert [item.node for item in ledger.history("t").items()] == ["a", "b", "a", "b"]
+
+
 @pytest.mark.lengthy
 def test_what_was_erased_does_not_come_back_under_its_name(tmp_path: Path) -> None:
     saver = InMemorySaver()
