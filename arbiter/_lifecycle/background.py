@@ -106,9 +106,10 @@ class Background:
 
     def _process(self, evaluations: Evaluations) -> None:
         if (begun := evaluations.begun) is not None:
+            first = evaluations.members[0]
             with self._lock:
-                self._open += 1
-            begun[0].add_done_callback(lambda _: self._closed())
+                self._opened(first)
+            begun[0].add_done_callback(lambda _: self._closed(first))
         for at, queue in enumerate(evaluations.queues):
             if evaluations.found[at] is not None or queue in evaluations.members:
                 continue
@@ -119,17 +120,8 @@ class Background:
 
     def _hand_over(self, queue: EvaluatorQueue, evaluations: Evaluations) -> None:
         with self._lock:
-            self._open += 1
-            queue.open += 1
+            self._opened(queue)
             queue.backlog.put(evaluations)
-            if queue.open == MANY and _behind.is_new(weakref.ref(queue)):
-                log.warning(
-                    "evaluator %s falls behind: %d node runs wait for it, and their states stay in memory. Give "
-                    "it a higher `concurrency` or fewer targets, or wait for it now and then with "
-                    "arbiter_os.drain() or adrain()",
-                    queue.name,
-                    MANY,
-                )
             if queue.workers >= min(queue.open, queue.places.size):
                 return
             queue.workers += 1
@@ -144,8 +136,7 @@ class Background:
                     return
                 with suppress(Empty):  # a reader of the result runs it, and the next call tries again
                     queue.backlog.get_nowait()
-                queue.open -= 1
-            self._closed()
+            self._closed(queue)
             raise
 
     def _run_queue(self, queue: EvaluatorQueue) -> None:
@@ -163,13 +154,24 @@ class Background:
                 evaluations.resolve(queue)
             finally:
                 del evaluations
-                with self._lock:
-                    queue.open -= 1
-                self._closed()
+                self._closed(queue)
 
-    def _closed(self) -> None:
+    def _opened(self, queue: EvaluatorQueue) -> None:
+        self._open += 1
+        queue.open += 1
+        if queue.open == MANY and _behind.is_new(weakref.ref(queue)):
+            log.warning(
+                "evaluator %s falls behind: %d node runs wait for it, and their states stay in memory. Give "
+                "it a higher `concurrency` or fewer targets, or wait for it now and then with "
+                "arbiter_os.drain() or adrain()",
+                queue.name,
+                MANY,
+            )
+
+    def _closed(self, queue: EvaluatorQueue) -> None:
         with self._none_open:
             self._open -= 1
+            queue.open -= 1
             if self._open == 0 and not self._queue:
                 self._none_open.notify_all()
 

@@ -12,7 +12,7 @@ import pytest
 
 from arbiter import ArbiterOS, EvaluationResult, NodeEvaluator, RegistrationError
 from arbiter.evaluation import EvaluatorGroup, EvaluatorTrace, FinishedRun, GroupOutcome
-from tests.support import MODES, Judge, Route, Spy, chain, good, run, thread
+from tests.support import MODES, Judge, Route, Spy, chain, good, run, thread, until
 
 
 class Group(EvaluatorGroup):
@@ -73,6 +73,33 @@ def test_one_call_judges_all_evaluators_of_a_group(mode: str, durable: bool) -> 
     [(_, finished)] = group.begun
     assert finished.returned is not None
     assert finished.config is not None
+
+
+def test_a_group_that_falls_behind_is_reported_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbiter._lifecycle.background.MANY", 3)
+    go_on = threading.Event()
+
+    def judge(names: list[str]) -> GroupOutcome:
+        assert go_on.wait(60)
+        return all_passed(names)
+
+    arbiter_os, app = grouped(Group(judge), names=("a", "b"))
+    for _ in range(5):
+        app.invoke({})
+
+    def told() -> list[str]:
+        return [line for line in caplog.messages if "falls behind" in line]
+
+    (line,) = until(told)
+    assert line.startswith("evaluator a falls behind: 3 node runs wait for it")
+    go_on.set()
+    assert arbiter_os.drain(60)
+    for _ in range(5):
+        app.invoke({})
+    assert arbiter_os.drain(60)
+    assert told() == [line]
 
 
 def test_a_group_begins_on_the_nodes_own_thread() -> None:
