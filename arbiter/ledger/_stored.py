@@ -265,21 +265,25 @@ def _in_order(rows: Sequence[Row]) -> Sequence[Row]:
     places: list[tuple[int, bool]] = []
     for number, row in enumerate(rows):
         body, place = row._replace(contents=None).parsed()[0], number
-        past = -1 if body.get("namespace") else body.get("past", -1)
-        if is_recovered := body["kind"] == "recovered":
-            end = body["at"]
-            found = map(calls.__getitem__, range(bisect_left(latest, end - _ROUNDED), len(calls)))
-            # Of two times that are so near, either may be the earlier. Later calls have more node runs before them.
-            later = (
-                at
-                for at, begin, before in found
-                if begin >= end + (-_ROUNDED if 0 <= past < before else _ROUNDED)
-            )
-            place = next(later, number)
-        elif (execution := body.get("execution")) not in known:
-            known.add(execution)
-            begin = body["at"] - body.get("took", 0)
-            calls.append((number, begin, past))
-            latest.append(max([begin, *latest[-1:]]))
+        is_recovered = body["kind"] == "recovered"
+        try:
+            past = -1 if body.get("namespace") else body.get("past", -1)
+            if is_recovered:
+                end = body["at"]
+                found = map(calls.__getitem__, range(bisect_left(latest, end - _ROUNDED), len(calls)))
+                # Of two times that are so near, either may be the earlier. A later call has more node runs before it.
+                later = (
+                    at
+                    for at, begin, before in found
+                    if begin >= end + (-_ROUNDED if 0 <= past < before else _ROUNDED)
+                )
+                place = next(later, number)
+            elif (execution := body.get("execution")) not in known:
+                known.add(execution)
+                begin = body["at"] - body.get("took", 0)
+                calls.append((number, begin, past))
+                latest.append(max([begin, *latest[-1:]]))
+        except TypeError as error:
+            raise row.unreadable(error) from error
         places.append((place, not is_recovered))
     return [rows[number] for number in sorted(range(len(rows)), key=places.__getitem__)]

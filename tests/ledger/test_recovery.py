@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import threading
@@ -346,6 +347,29 @@ def test_the_history_has_what_was_recovered_before_the_runs_that_came_after_it(t
         steps = [item.step for item in ledger.history("t").items()]
         assert len(steps) == 8
         assert steps == sorted(steps)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("item", "at"), ("item", "took"), ("item", "past"), ("item", "execution"), ("recovered", "at")],
+)
+def test_a_changed_entry_beside_recovered_node_runs_is_a_sentence(
+    tmp_path: Path, kind: str, name: str
+) -> None:
+    saver = InMemorySaver()
+    with Ledger(tmp_path / "lost.db") as lost, Ledger(tmp_path / "l.db") as ledger:
+        for given in (lost, ledger):
+            app = ArbiterOS(ledger=given, clock=later).govern(chain(Spy("a"), checkpointer=saver))
+            app.invoke({}, conf("t"))
+        assert ledger.recover(app) == 1
+        app.invoke({}, conf("t"))
+        assert ledger.flush(20)
+        with sql(tmp_path / "l.db") as change:
+            for number, body in change("SELECT id, body FROM entries WHERE kind = ?", kind):
+                changed = json.dumps({**json.loads(body), name: ["x"]}, separators=(",", ":"))
+                change("UPDATE entries SET body = ? WHERE id = ?", changed, number)
+        with pytest.raises(LedgerError, match=r"entry \d of thread 't' cannot be read"):
+            ledger.history("t")
 
 
 CRASHES = """
