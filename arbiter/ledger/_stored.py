@@ -257,10 +257,10 @@ def _in_order(rows: Sequence[Row]) -> Sequence[Row]:
     """
     if not any(_RECOVERED in row.body for row in rows):
         return rows
+    # The first entry of each call: its place, when it began, and the number of node runs before it, -1 if unknown.
     calls: list[tuple[int, int, int]] = []
-    """The first entry of each call: its place, when it began, and the number of node runs before it, if known."""
+    # By call, the latest begin so far.
     latest: list[int] = []
-    """By call, the latest begin so far."""
     known: set[Any] = set()
     places: list[tuple[int, bool]] = []
     for number, row in enumerate(rows):
