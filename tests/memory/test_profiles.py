@@ -201,6 +201,7 @@ class Wardrobe(BaseModel):
     fit: Literal["slim", "wide"] | None = None
     colours: list[Literal["red", "blue"]] = []
     number: Literal[1, 2] | None = None
+    unit: Literal["mm", "Mm"] | None = None
 
 
 @pytest.mark.parametrize(
@@ -211,6 +212,7 @@ class Wardrobe(BaseModel):
         ({"size": "XL", "fit": "SLIM"}, {"fit": "slim"}),
         ({"colours": ["Red", "Green"], "number": "One", "size": "s"}, {"size": "S"}),
         ({"size": {"L": "l"}, "fit": ["Wide"]}, {}),
+        ({"unit": "MM", "fit": "WIDE"}, {"fit": "wide"}),
     ],
 )
 def test_a_choice_is_read_in_any_case(given: Any, kept: Any) -> None:

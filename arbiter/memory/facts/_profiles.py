@@ -418,12 +418,11 @@ def _as_spelt(values: Mapping[str, Any], error: ValidationError) -> dict[str, An
     found = dict(values)
     for mistake in error.errors():
         expected = mistake.get("ctx", {}).get("expected") if mistake["type"] in _CHOICES else None
-        choices = {caseless(choice): choice for choice in re.findall("'([^']*)'", str(expected))}
-        choice = choices.get(caseless(str(mistake["input"])))
-        match mistake["loc"]:
-            case (str(name),) if choice and name in found:
+        given, choices = caseless(str(mistake["input"])), re.findall("'([^']*)'", str(expected))
+        match mistake["loc"], [choice for choice in choices if caseless(choice) == given]:
+            case (str(name),), [choice] if name in found:
                 found[name] = choice
-            case (str(name), int(place)) if choice and isinstance(found.get(name), list):
+            case (str(name), int(place)), [choice] if isinstance(found.get(name), list):
                 found[name] = [*found[name][:place], choice, *found[name][place + 1 :]]
             case _:
                 pass
