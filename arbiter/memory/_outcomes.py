@@ -8,17 +8,22 @@ import json
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from arbiter._threads.deadlines import awaited, start
+from arbiter._values.contexts import during
 from arbiter._values.states import is_number
 from arbiter.evaluation import NodeEvaluator
 from arbiter.memory._context import BudgetSpentError, NotAvailableError, UnusableAnswerError
 from arbiter.memory._cursors import MOMENT
 from arbiter.memory._evaluators import CognitiveEvaluator, HandlerOutcome
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
+
+LIMIT = ContextVar("arbiter_memory_limit", default=math.inf)
+"""The seconds that the call under way may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,8 @@ async def call(method: Callable[..., Any], *args: Any, timeout: float | None) ->
     """
     begun = time.perf_counter()
     # The task keeps what is raised as its value: a SystemExit that left it would end the event loop.
-    done = asyncio.ensure_future(outcome(method, args))
+    with during(LIMIT, math.inf if timeout is None else timeout):
+        done = asyncio.ensure_future(outcome(method, args))
     try:
         value, error = await awaited(timeout, done)
         late = False

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 
-from arbiter.memory import FactRules, MemoryStore
+from arbiter.memory import Entity, FactRules, MemoryStore
 from arbiter.memory.facts import _ingest
 from tests.memory.dialogue_support import Chat, fact, status
 
@@ -479,6 +479,25 @@ async def test_a_conversation_does_not_wait_long_for_another_one_of_its_user(
     async with MemoryStore(chat.store).lock("agent", "claims", "user-1"):
         await chat.say("I live in Oslo")
         assert await chat.known() == [OSLO]
+
+
+async def test_a_conversation_that_waits_for_another_one_leaves_its_models_enough_time() -> None:
+    chat = Talk([("in Oslo", says(OSLO))], asynchronous=True, handler_timeout_s=3.0)
+    async with MemoryStore(chat.store).lock("agent", "claims", "user-1"):
+        await chat.say("I live in Oslo")
+        assert await chat.known() == [OSLO]
+
+
+async def test_users_who_tell_of_the_same_company_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_ingest, "_SHARE", 2.0)
+    said = fact("Acme is hiring", subject="Acme")
+    acme = Entity(id="acme", names=("Acme",))
+    chat = Talk([("hiring", says(said))], asynchronous=True, handler_timeout_s=2.0, entities=[acme])
+    async with MemoryStore(chat.store).lock("agent", "claims", "acme"):
+        await chat.say("Acme is hiring")
+        assert await chat.known("acme") == ["Acme is hiring"]
 
 
 # Without a checkpointer ---------------------------------------------------------------------------

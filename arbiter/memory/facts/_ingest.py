@@ -20,6 +20,7 @@ from heapq import nlargest
 from itertools import islice
 
 from arbiter.memory._context import EvalContext
+from arbiter.memory._outcomes import LIMIT
 from arbiter.memory._records import Claim, Fact, Ingested
 from arbiter.memory._telling import Told
 from arbiter.memory.facts._adjudication import Pair, Relation, adjudicate
@@ -42,8 +43,10 @@ _SHOWN = 16
 """Messages that one comparison shows."""
 _CLAIMS = 500
 """Claims of one answer that are learned in any case, however few of them may be kept."""
-_PATIENCE = 10.0
+_PATIENCE = 5.0
 """Seconds that a conversation waits for others of the same user; then it goes on without what they add."""
+_SHARE = 1 / 6
+"""The part of a handler's time that it waits at most: models need the rest."""
 _told = Told()
 
 
@@ -90,10 +93,11 @@ class Ingestion:
         admitted = [*intake.admitted(claims)]
         async with AsyncExitStack() as locks:
             # Of two conversations of one user that are read at a time, the second one must see what the first one
-            # adds. All users tell of the agent, and would wait for each other's models.
+            # adds. Many users tell of the agent or of one company, and would wait for each other's models.
+            own = {self.ctx.entity_id, *intake.names}
             with suppress(TimeoutError):
-                async with asyncio.timeout(_PATIENCE):
-                    for scope in sorted({candidate.scope for candidate in admitted} - {self.ctx.agent_id}):
+                async with asyncio.timeout(min(_PATIENCE, _SHARE * LIMIT.get())):
+                    for scope in sorted(own & {candidate.scope for candidate in admitted}):
                         lock = self.knowledge.store.lock(self.ctx.agent_id, "claims", scope)
                         await locks.enter_async_context(lock)
             await self._compare(admitted)
