@@ -56,7 +56,7 @@ from arbiter.memory._off_record import off_the_record, without_hidden
 from arbiter.memory._options import is_several, of_kind, one_of, seconds, text, whole, wrong
 from arbiter.memory._outcomes import Called, call, gated, settled, unknown_names
 from arbiter.memory._quiet import Held, Processed, Quiet, stub
-from arbiter.memory._records import utc_now
+from arbiter.memory._records import time_of, utc_now
 from arbiter.memory._strangers import RoomNames, marked, strangers_among
 from arbiter.memory._telling import NO_CYCLE, NO_MODEL, NO_STORE, OPENED, Told
 from arbiter.memory._turns import (
@@ -488,13 +488,19 @@ class EvaluationCycle(EvaluatorGroup):
     # Quiet threads
 
     async def process(
-        self, thread_id: str, *, user_id: str | None = None, messages: Sequence[Any] | None = None
+        self,
+        thread_id: str,
+        *,
+        user_id: str | None = None,
+        messages: Sequence[Any] | None = None,
+        ended_at: str | None = None,
     ) -> Processed:
-        """Work through what is unread of a thread: what this process holds of it, or these messages.
+        """Work through what is unread of a thread: what this process holds of it, or these messages, the last of which
+        came at `ended_at`, by default now.
 
         Called on Arbiter's own event loop. Raises `ConfigurationError` if there is nothing of that thread.
         """
-        told = None if messages is None else await self._told(thread_id, user_id, messages)
+        told = None if messages is None else await self._told(thread_id, user_id, messages, ended_at)
         waiting = self._quiet.take(thread_id)
         held = told or waiting
         if held is None and not self._quiet.knows(thread_id):
@@ -508,9 +514,13 @@ class EvaluationCycle(EvaluatorGroup):
         # A caller that waits no longer leaves it running: nothing else would read the thread.
         return await asyncio.shield(self._quiet.start(held))
 
-    async def _told(self, thread_id: str, user_id: str | None, messages: Sequence[Any]) -> Held:
+    async def _told(
+        self, thread_id: str, user_id: str | None, messages: Sequence[Any], ended_at: str | None
+    ) -> Held:
         configurable = {"thread_id": thread_id, **({} if user_id is None else {"user_id": user_id})}
         now = self.clock()
+        if ended_at is not None:
+            now = min(now, time_of(ended_at).astimezone(now.tzinfo), key=time_of)
         run = FinishedRun(
             history=RunHistory([stub("process", "process", now.timestamp())], {}),
             input={self.messages_key: [*messages]},

@@ -68,7 +68,12 @@ class ProcessingCycle(Protocol):
     messages_key: str
 
     async def process(
-        self, thread_id: str, *, user_id: str | None = None, messages: Sequence[Any] | None = None
+        self,
+        thread_id: str,
+        *,
+        user_id: str | None = None,
+        messages: Sequence[Any] | None = None,
+        ended_at: str | None = None,
     ) -> Processed: ...
 
     async def read_waiting(self, speaker: str) -> None: ...
@@ -139,10 +144,13 @@ class Memory:
         A scheduler calls it for threads of other processes. Doing it again changes nothing. Raises
         `ConfigurationError` if there is nothing of that thread, or without an `EvaluationCycle`.
         """
+        ended_at = None
         if graph is not None and messages is None:
             state = await graph.aget_state({"configurable": {"thread_id": thread_id}})
-            messages = self._messages_of(thread_id, state)
-        processing = self._processing.process(thread_id, user_id=user_id, messages=messages)
+            messages, ended_at = self._messages_of(thread_id, state), getattr(state, "created_at", None)
+        processing = self._processing.process(
+            thread_id, user_id=user_id, messages=messages, ended_at=ended_at
+        )
         return await _on_loop(processing)
 
     def process(
@@ -153,10 +161,13 @@ class Memory:
         messages: Sequence[Any] | None = None,
         graph: Any = None,
     ) -> Processed:
+        ended_at = None
         if graph is not None and messages is None:
             state = graph.get_state({"configurable": {"thread_id": thread_id}})
-            messages = self._messages_of(thread_id, state)
-        return self.wait(self._processing.process(thread_id, user_id=user_id, messages=messages))
+            messages, ended_at = self._messages_of(thread_id, state), getattr(state, "created_at", None)
+        return self.wait(
+            self._processing.process(thread_id, user_id=user_id, messages=messages, ended_at=ended_at)
+        )
 
     @property
     def _processing(self) -> ProcessingCycle:

@@ -694,6 +694,18 @@ def keeping(count: int) -> Any:
     return reply
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_thread_of_a_graph_is_read_with_the_date_of_its_last_checkpoint(mode: str) -> None:
+    zone = timezone(timedelta(hours=14))
+    clock = Clock(datetime.now(zone))
+    chat = Chat(after_idle_s=None, clock=clock)
+    chat.says("From tomorrow on I live in Bern")
+    dates = {f"Today is {each:%Y-%m-%d}." for each in (clock.now, datetime.now(zone))}
+    clock.pass_by(days=5)
+    processed(chat, mode, "room", user_id="ada", graph=chat.app)
+    assert any(date in chat.model.prompt(0) for date in dates)
+
+
 @pytest.mark.parametrize("options", [{"reply": keeping(1)}, {"reply": keeping(3)}, {"saver": False}])
 @pytest.mark.parametrize("when", ["inline", "background"])
 def test_messages_that_a_thread_has_lost_before_they_were_read_are_learned(options: Any, when: Any) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from langchain_core.messages import HumanMessage
 from arbiter.memory import Entity, FactRules, MemoryStore
 from arbiter.memory.facts import _ingest
 from tests.memory.dialogue_support import Chat, fact, status
+from tests.memory.memory_support import Clock
 
 _SAID = re.compile(r"Message (\S+) of [^\n]*:\n\[quoted text begins\]\n(.*?)\n\[quoted text ends\]", re.S)
 _KNOWN = re.compile(r"^> (\w+) \(\w+, about [^)]*\): (.*)$", re.M)
@@ -498,6 +499,20 @@ async def test_users_who_tell_of_the_same_company_do_not_wait_for_each_other(
     async with MemoryStore(chat.store).lock("agent", "claims", "acme"):
         await chat.say("Acme is hiring")
         assert await chat.known("acme") == ["Acme is hiring"]
+
+
+async def test_what_a_scheduler_reads_late_does_not_replace_what_was_said_since_then() -> None:
+    says_where = [("Oslo", says(status(OSLO))), ("Bergen", says(status(BERGEN)))]
+    clock = Clock(datetime.now(UTC))
+    first = Talk(says_where, clock=clock, asynchronous=True, conversation_length=32, after_idle_s=None)
+    await first.say("I live in Oslo", room="morning")
+    clock.pass_by(hours=6)
+    chat = Talk(says_where, "supersedes", clock=clock, asynchronous=True, store=first.store)
+    await chat.say("I have moved to Bergen", room="evening")
+    clock.pass_by(hours=6)
+    await chat.cycle.memory.aprocess("morning", user_id="user-1", graph=first.app)
+    assert await chat.known() == [BERGEN]
+    assert await chat.known(state="superseded") == [OSLO]
 
 
 # Without a checkpointer ---------------------------------------------------------------------------
