@@ -251,7 +251,7 @@ async def prompt(ctx: EvalContext, offered: Sequence[CognitiveEvaluator], *, see
             "recentMessages": f"The conversation:\n{quote(await _conversation(ctx))}",
         },
         sender=ctx.name_of(ctx.entity_id),
-        today=ctx.clock(),
+        today=ctx.ended_at,
         notices=(_DATA, _ANSWER),
         closing="Choose the evaluators.",
     )

@@ -533,6 +533,14 @@ def test_facts_about_the_user_are_shown_if_visible_in_the_room() -> None:
     assert "room-2" not in model.prompt()
 
 
+def test_a_turn_that_is_judged_later_keeps_its_date() -> None:
+    """In the background, "by tomorrow" may be read after midnight."""
+    clock, model = Clock(), answering([])
+    ended_at = clock.now - timedelta(days=1)
+    asyncio.run(evaluated(MemoryStore(InMemoryStore()), model, goal(B), clock=clock, ended_at=ended_at))
+    assert f"Today is {ended_at:%Y-%m-%d}." in model.prompt()
+
+
 def test_facts_about_the_user_have_their_day_in_the_clocks_zone() -> None:
     """At eight in the morning in Tokyo it is yesterday in London."""
     clock = Clock(datetime(2026, 3, 14, 8, tzinfo=timezone(timedelta(hours=9))))

@@ -56,7 +56,7 @@ async def asking(
         "goalsTemplate",
         _TASK,
         {
-            "today": f"Today is {ctx.clock():%Y-%m-%d}.",
+            "today": f"Today is {ctx.ended_at:%Y-%m-%d}.",
             "goals": f"The goals, as JSON:\n\n{quote(_json(goals))}",
             "knownFacts": "What is known about the user, newest first:\n\n" + quote("\n".join(claims))
             if claims
@@ -64,7 +64,7 @@ async def asking(
             "recentMessages": "\n\n".join(said),
         },
         sender=ctx.name_of(ctx.entity_id),
-        today=ctx.clock(),
+        today=ctx.ended_at,
         notices=(_DATA,),
         instructions=instructions,
         closing="Which goals have changed?",
