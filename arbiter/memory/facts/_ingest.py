@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence, Set
 from contextlib import AsyncExitStack, suppress
+from contextvars import Context
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import nlargest
@@ -95,8 +96,12 @@ class Ingestion:
             # Of two conversations of one user that are read at a time, the second one must see what the first one
             # adds. Many users tell of the agent or of one company, and would wait for each other's models.
             own = {self.ctx.entity_id, *intake.names}
+            end = asyncio.get_running_loop().time() + min(_PATIENCE, _SHARE * LIMIT.get())
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(_PATIENCE, _SHARE * LIMIT.get())):
+                async with asyncio.timeout(None) as limit:
+                    # In an empty context: a loop keeps a cancelled timer until its time, and would keep the graph's
+                    # run alive.
+                    Context().run(limit.reschedule, end)
                     for scope in sorted(own & {candidate.scope for candidate in admitted}):
                         lock = self.knowledge.store.lock(self.ctx.agent_id, "claims", scope)
                         await locks.enter_async_context(lock)
