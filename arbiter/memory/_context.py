@@ -128,6 +128,8 @@ class EvalContext:
     """The checkpoint from which the node ran; None if the thread has no checkpoints."""
     ended_at: datetime
     """When the node run ended. A late evaluation must not overwrite the findings of a later turn."""
+    read_at: datetime | None = None
+    """When `messages` were read, if that was after the end of the node run."""
     budget: CallBudget
     fact_rules: Any = None
     speakers: frozenset[str] | None = None
@@ -232,7 +234,7 @@ class EvalContext:
     async def _sweep(self, found: Hidden, at: datetime | None) -> bool:
         """Bury what the user said here before it asked, elsewhere, to forget everything. True if it had to."""
         swept = found.swept.get(self.entity_id)
-        if at is None or self.ended_at < at or (swept is not None and swept >= at):
+        if at is None or (self.read_at or self.ended_at) < at or (swept is not None and swept >= at):
             return False
         ids = [str(part.id) for part in self._earlier() if self.speaker_of(part) == self.entity_id]
         await self.tombstones.sweep(self.entity_id, ids[::-1], before=at)
@@ -263,7 +265,7 @@ class EvalContext:
         noted, until = await before.read(speaker)
         if noted is not None and noted >= at:
             return until if noted == at else ""
-        if self.ended_at < at:
+        if (self.read_at or self.ended_at) < at:
             return None
         until = next((str(part.id) for part in self._earlier() if self.speaker_of(part) == speaker), "")
         await before.note(speaker, at, until)

@@ -518,7 +518,7 @@ class EvaluationCycle(EvaluatorGroup):
         self, thread_id: str, user_id: str | None, messages: Sequence[Any], ended_at: str | None
     ) -> Held:
         configurable = {"thread_id": thread_id, **({} if user_id is None else {"user_id": user_id})}
-        now = self.clock()
+        now = read_at = self.clock()
         if ended_at is not None:
             now = min(now, time_of(ended_at).astimezone(now.tzinfo), key=time_of)
         run = FinishedRun(
@@ -530,6 +530,7 @@ class EvaluationCycle(EvaluatorGroup):
         )
         turn = Turn(evaluators=(), run=run, ended_at=now, runtime=None, messages=[*messages], new_messages=[])
         ctx = await self._context_of(turn)
+        ctx.read_at = read_at
         ctx.trimmed = self._of_their_users(self._quiet.trimmed(ctx, set), turn.place)
         ctx = ctx.whole()
         ctx.did_respond = ctx.quiet = True

@@ -706,6 +706,19 @@ def test_a_thread_of_a_graph_is_read_with_the_date_of_its_last_checkpoint(mode: 
     assert any(date in chat.model.prompt(0) for date in dates)
 
 
+def test_a_scheduler_learns_what_is_said_after_a_forgetting_elsewhere() -> None:
+    chat, other = Chat(after_idle_s=None), Chat(after_idle_s=None)
+    chat.says(SAID[0])
+    chat.cycle.memory.process("room")
+    other.says(SAID[1], thread="other")
+    assert chat.cycle.memory.forget("ada", "Oslo") == 1
+    chat.cycle.memory.process("other", user_id="ada", graph=other.app)
+    assert chat.knows() == set()
+    other.says(SAID[2], thread="other")
+    chat.cycle.memory.process("other", user_id="ada", graph=other.app)
+    assert chat.knows() == {SAID[2]}
+
+
 @pytest.mark.parametrize("options", [{"reply": keeping(1)}, {"reply": keeping(3)}, {"saver": False}])
 @pytest.mark.parametrize("when", ["inline", "background"])
 def test_messages_that_a_thread_has_lost_before_they_were_read_are_learned(options: Any, when: Any) -> None:
