@@ -12,8 +12,8 @@ crash between them is repaired when the same claim comes again. See docs/memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence, Set
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncGenerator, Iterable, Sequence, Set
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -84,28 +84,16 @@ class Ingestion:
 
     async def run(self, claims: Sequence[Claim], names: Sequence[Introduction] = ()) -> Ingested:
         intake, claims = self.intake, self._bounded(claims)
-        hidden = await self.ctx.hidden()
-        intake.forgotten, intake.asked = hidden.forgotten, hidden.asked
-        await self.ctx.look_up([*(claim.subject for claim in claims), *(one.name for one in names)])
-        for speaker in intake.speakers(claims, names):
-            intake.names[speaker] = await self._names_of(speaker).all()
-        for given in intake.introductions(claims, names):
-            await self._introduced(given)
-        admitted = [*intake.admitted(claims)]
-        async with AsyncExitStack() as locks:
-            # Of two conversations of one user that are read at a time, the second one must see what the first one
-            # adds. Many users tell of the agent or of one company, and would wait for each other's models.
-            own = {self.ctx.entity_id, *intake.names}
-            end = asyncio.get_running_loop().time() + min(_PATIENCE, _SHARE * LIMIT.get())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None) as limit:
-                    # In an empty context: a loop keeps a cancelled timer until its time, and would keep the graph's
-                    # run alive.
-                    Context().run(limit.reschedule, end)
-                    for scope in sorted(own & {candidate.scope for candidate in admitted}):
-                        lock = self.knowledge.store.lock(self.ctx.agent_id, "claims", scope)
-                        await locks.enter_async_context(lock)
-            await self._compare(admitted)
+        async with self._alone() if claims else nullcontext():
+            # Not before: somebody may have a message forgotten meanwhile.
+            hidden = await self.ctx.hidden(anew=True)
+            intake.forgotten, intake.asked = hidden.forgotten, hidden.asked
+            await self.ctx.look_up([*(claim.subject for claim in claims), *(one.name for one in names)])
+            for speaker in intake.speakers(claims, names):
+                intake.names[speaker] = await self._names_of(speaker).all()
+            for given in intake.introductions(claims, names):
+                await self._introduced(given)
+            await self._compare(intake.admitted(claims))
         writer = self.writer
         return Ingested(
             inserted=writer.inserted,
@@ -117,6 +105,21 @@ class Ingestion:
             dropped_invalid=intake.dropped_invalid,
             fact_ids=tuple(dict.fromkeys(writer.fact_ids)),
         )
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncGenerator[None]:
+        """Wait for other conversations of this user that are read at this time: the second one must see what the
+        first one adds."""
+        end = asyncio.get_running_loop().time() + min(_PATIENCE, _SHARE * LIMIT.get())
+        async with AsyncExitStack() as held:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None) as limit:
+                    # In an empty context: a loop keeps a cancelled timer until its time, and would keep the graph's
+                    # run alive.
+                    Context().run(limit.reschedule, end)
+                    lock = self.knowledge.store.lock(self.ctx.agent_id, "claims", self.ctx.entity_id)
+                    await held.enter_async_context(lock)
+            yield
 
     async def _compare(self, admitted: Iterable[Candidate]) -> None:
         fresh: list[Candidate] = []
