@@ -1,8 +1,10 @@
 """Threads that have been quiet for a while: what was said in them is worked through, once.
 
 A thread waits with the context of its last turn, without the history and the states of the run. If a model
-gives no answer, the thread waits again until the cursors allow the next attempt. There is one timer for all
-threads, on Arbiter's own event loop; everything but `drain` runs on that loop.
+gives no answer, the thread waits again until the cursors allow the next attempt. Everything but `drain` runs on
+Arbiter's own event loop.
+
+    a turn ends ─▶ waits (a timer for each thread) ─▶ ready ─▶ a few at once are worked through
 """
 
 from __future__ import annotations
@@ -10,11 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Container, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextvars import Context
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -34,8 +35,10 @@ from arbiter.verdicts import EvaluationResult
 
 _log = logging.getLogger("arbiter.memory")
 
-MOST_WAITING = 1_000
-"""Threads that wait; beyond it the one that has been quiet for the longest time is given up."""
+MOST_WAITING = 100_000
+"""Messages of the threads that wait; beyond it the thread that has been quiet for the longest time is given up."""
+_MORE = 8
+"""Messages that take about as much memory as the rest of a waiting thread."""
 AT_ONCE = 4
 _MOST_KNOWN = 10_000
 _MESSAGES = 64
@@ -66,7 +69,6 @@ class Held:
     ctx: EvalContext
     evaluators: Sequence[CognitiveEvaluator]
     since: float = 0.0
-    due: float = 0.0
     seen: frozenset[str | None] = frozenset()
     """The ids of the last messages of the thread, also of turns that were none of these evaluators'."""
     again_in: float | None = None
@@ -74,17 +76,25 @@ class Held:
     outages: int = 0
     """Attempts at which the store could not be read."""
 
+    timer: asyncio.TimerHandle | None = field(default=None, init=False, repr=False)
     _speakers: frozenset[str] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def size(self) -> int:
+        """The memory that it takes, in messages."""
+        return len(self.ctx.messages) + _MORE
 
     def uses(self, thing: object) -> bool:
         store = self.ctx.store
         return store is not None and store.store is thing
 
-    def hears(self, speaker: str) -> bool:
+    @property
+    def speakers(self) -> frozenset[str]:
+        """The user of the thread, and all others who have spoken in it."""
         if self._speakers is None:
             said = (part for part in originals(self.ctx.messages) if isinstance(part, HumanMessage))
-            self._speakers = frozenset(map(self.ctx.speaker_of, said))
-        return speaker in self._speakers
+            self._speakers = frozenset([self.ctx.entity_id, *map(self.ctx.speaker_of, said)])
+        return self._speakers
 
 
 Given = Callable[[], Collection[str | None] | None]
@@ -103,15 +113,20 @@ class Quiet:
         renew_in_child(self)
 
     def renew(self) -> None:
-        """After a fork nothing waits here: the parent process has the threads, and the timer."""
-        self._rooms: OrderedDict[str, Held] = OrderedDict()
+        """After a fork nothing waits here: the parent process has the threads, and their timers."""
+        self._rooms: dict[str, Held] = {}
+        """The threads that wait, the one that has been quiet for the longest time first."""
+        self._ready: dict[str, None] = {}
+        """Those of them whose time has come, in this order."""
+        self._heard: dict[str, dict[str, None]] = {}
+        """By speaker, the threads that wait."""
+        self._size = 0
         self._drains = 0
         """The calls of `drain` that are under way."""
         self._failed: list[Held] = []
         """The threads that will wait again after them."""
         self._known = Recent[str, None](_MOST_KNOWN)
         self._running: dict[asyncio.Task[Processed], Held] = {}
-        self._timer: asyncio.TimerHandle | None = None
         self._given_up = 0
 
     @property
@@ -146,24 +161,23 @@ class Quiet:
         """Note that a turn has ended. The thread waits for `evaluators`, and for those for which it has waited
         before and which are not `done`: this turn may have been none of theirs."""
         room_id = ctx.room_id
-        before = self._rooms.pop(room_id, None)
+        before = self._pop(room_id)
         earlier = [] if before is None else [e for e in before.evaluators if e.name not in done]
         is_theirs = bool(evaluators)
         evaluators = [*evaluators, *(e for e in earlier if e not in evaluators)]
         self._known[room_id] = None
         now = asyncio.get_running_loop().time()
         if evaluators:
-            due = now + (math.inf if self.after_s is None else self.after_s)
             # Turns in the background may end in another order.
             is_late = before is not None and (not is_theirs or _is_earlier(ctx, before.ctx))
             kept = before.ctx if before is not None and is_late else _kept(ctx, self.messages_key)
             seen = frozenset(message.id for message in _last(ctx, _MESSAGES))
             if before is not None and not is_theirs and _is_new(before, given):
                 seen = before.seen  # messages of another graph, or of a thread that was begun anew
-            self._add(Held(ctx=kept, evaluators=evaluators, since=now, due=due, seen=seen))
+            self._add(Held(ctx=kept, evaluators=evaluators, since=now, seen=seen), self.after_s)
         if self.after_s is not None and before is None:
             self._hasten(ctx, now, self.after_s / _SOONER)
-        self._set_timer()
+        self._begin()
 
     def again(self, held: Held) -> None:
         """Let a thread wait for another attempt, unless a later turn of it waits already."""
@@ -173,14 +187,13 @@ class Quiet:
             self._failed.append(held)
         elif held.ctx.room_id not in self._rooms:
             now = asyncio.get_running_loop().time()
-            due = math.inf if self.after_s is None else now + held.again_in
             ctx = replace(held.ctx, prior={}, events=[], budget=CallBudget(held.ctx.budget.limit))
-            self._add(replace(held, ctx=ctx, since=now, due=due, again_in=None))
-            self._set_timer()
+            self._add(replace(held, ctx=ctx, since=now, again_in=None), held.again_in)
+            self._begin()
 
     def take(self, room_id: str) -> Held | None:
-        held = self._rooms.pop(room_id, None)
-        self._set_timer()
+        held = self._pop(room_id)
+        self._begin()
         return held
 
     async def ahead_of(self, speaker: str, is_free: Callable[[str], bool], timeout: float | None) -> None:
@@ -191,8 +204,8 @@ class Quiet:
         """
         loop = asyncio.get_running_loop()
         end = math.inf if timeout is None else loop.time() + timeout
-        held_here = [*self._running.values(), *self._rooms.values()]
-        for room_id in [held.ctx.room_id for held in held_here if held.hears(speaker)]:
+        running = [held.ctx.room_id for held in self._running.values() if speaker in held.speakers]
+        for room_id in [*running, *self._heard.get(speaker, ())]:
             if loop.time() < end and is_free(room_id):
                 # The thread may be worked on for somebody else.
                 tasks = [task for task, held in self._running.items() if held.ctx.room_id == room_id]
@@ -220,11 +233,10 @@ class Quiet:
         loop = asyncio.get_running_loop()
         end = None if timeout is None else loop.time() + timeout
         self._drains += 1
+        if self.after_s is not None:
+            self._ready |= dict.fromkeys(self._rooms)
         try:
             while self.pending:
-                if self.after_s is not None:
-                    for held in self._rooms.values():  # also of turns that have ended meanwhile
-                        held.due = 0.0
                 self._begin()
                 left = None if end is None else end - loop.time()
                 if left is not None and left <= 0:
@@ -242,50 +254,66 @@ class Quiet:
 
     def _hasten(self, ctx: EvalContext, now: float, quiet_s: float) -> None:
         """Let other quiet threads of the same user come first: the new one may speak of the same."""
-        for held in self._rooms.values():
+        for room_id in self._heard.get(ctx.entity_id, ()):
+            held = self._rooms[room_id]
             if held.ctx.entity_id == ctx.entity_id and now - held.since >= quiet_s:
-                held.due = now
+                self._ready[room_id] = None
 
-    def _add(self, held: Held) -> None:
-        self._rooms[held.ctx.room_id] = held
-        if len(self._rooms) <= MOST_WAITING:
-            return
-        self._rooms.popitem(last=False)
-        self._given_up += 1
-        if self._given_up == 1 and self.after_s is not None:
-            _log.warning(
-                "more than %d quiet threads wait to be learned from; the oldest are read at their next turn. "
-                "A faster evaluator_model or a shorter after_idle_s helps.",
-                MOST_WAITING,
-            )
+    def _add(self, held: Held, wait_s: float | None) -> None:
+        """Let a thread wait for so many seconds, or until somebody asks for it."""
+        room_id = held.ctx.room_id
+        self._rooms[room_id] = held
+        self._size += held.size
+        for speaker in held.speakers:
+            self._heard.setdefault(speaker, {})[room_id] = None
+        if self.after_s is not None and wait_s is not None:
+            if self._drains:
+                self._ready[room_id] = None
+            else:
+                # A timer keeps the context in which it is made, here that of a turn.
+                loop = asyncio.get_running_loop()
+                held.timer = loop.call_later(wait_s, self._due, room_id, context=Context())
+        while self._size > MOST_WAITING and len(self._rooms) > 1:
+            self._pop(next(iter(self._rooms)))
+            self._given_up += 1
+            if self._given_up == 1 and self.after_s is not None:
+                _log.warning(
+                    "%d quiet threads wait to be learned from, and no more are kept: the oldest are read at their "
+                    "next turn. A faster evaluator_model or a shorter after_idle_s helps.",
+                    len(self._rooms),
+                )
 
-    def _next(self) -> Held | None:
-        return min(self._rooms.values(), key=attrgetter("due"), default=None)
+    def _pop(self, room_id: str) -> Held | None:
+        """Take a thread out of those that wait."""
+        if (held := self._rooms.pop(room_id, None)) is None:
+            return None
+        self._size -= held.size
+        self._ready.pop(room_id, None)
+        if held.timer is not None:
+            held.timer.cancel()
+        for speaker in held.speakers:
+            rooms = self._heard[speaker]
+            del rooms[room_id]
+            if not rooms:
+                del self._heard[speaker]
+        return held
 
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self.pending:
-            let_go(self)
-        if self.after_s is None or (first := self._next()) is None:
-            return
-        hold(self)
-        if len(self._running) < AT_ONCE:
-            self._timer = asyncio.get_running_loop().call_at(first.due, self._begin)
+    def _due(self, room_id: str) -> None:
+        self._ready[room_id] = None
+        self._begin()
 
     def _begin(self) -> None:
         """Begin to work on the threads whose time has come, a few at once."""
-        loop = asyncio.get_running_loop()
-        while (held := self._next()) is not None and len(self._running) < AT_ONCE:
-            if held.due > loop.time():
-                break
-            self.start(held)
-        self._set_timer()
+        while self._ready and len(self._running) < AT_ONCE:
+            self.start(self._rooms[next(iter(self._ready))])
+        if self.pending:
+            hold(self)
+        else:
+            let_go(self)
 
     def start(self, held: Held) -> asyncio.Task[Processed]:
         """Work through a thread now."""
-        self._rooms.pop(held.ctx.room_id, None)
+        self._pop(held.ctx.room_id)
         hold(self)
         task = asyncio.get_running_loop().create_task(self._work(held))
         self._running[task] = held
@@ -298,7 +326,7 @@ class Quiet:
             _log.warning(
                 "the quiet thread %r could not be worked through: %s", held.ctx.room_id, type(error).__name__
             )
-        self._set_timer()
+        self._begin()
 
 
 def _is_new(before: Held, given: Given) -> bool:

@@ -240,7 +240,7 @@ def test_waiting_work_is_done_without_a_reference_to_it() -> None:
 def test_waiting_threads_are_bounded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(quiet, "MOST_WAITING", 3)
+    monkeypatch.setattr(quiet, "MOST_WAITING", 3 * (2 + quiet._MORE))  # pyright: ignore[reportPrivateUsage]
     chat = Chat()
     for number in range(6):
         chat.says(SAID[0], thread=f"room-{number}", user=f"user-{number}")
@@ -251,6 +251,26 @@ def test_waiting_threads_are_bounded(
     chat.says("hello again", thread="room-0", user="user-0")
     chat.os.drain(20)
     assert chat.knows("user-0") == {SAID[0]}, "its messages are still unread"
+
+
+def test_short_threads_leave_more_room_than_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quiet, "MOST_WAITING", 100)
+    chat = Chat()
+    for number in range(10):
+        chat.says("hello", thread=f"room-{number}", user=f"user-{number}")
+    assert quiet_of(chat).pending == 10
+    chat.says(*["hello"] * 6, thread="long")
+    assert quiet_of(chat).pending == 9
+
+
+@pytest.mark.slow
+def test_all_of_a_thousand_users_with_short_chats_are_learned_from() -> None:
+    chat = Chat()
+    users = [f"user-{number}" for number in range(1_100)]
+    for user in users:
+        chat.says(SAID[0], thread=f"room of {user}", user=user)
+    assert chat.os.drain(240)
+    assert all(chat.knows(user) == {SAID[0]} for user in users)
 
 
 def test_a_waiting_thread_keeps_neither_long_texts_nor_the_history() -> None:
