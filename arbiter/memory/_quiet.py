@@ -119,7 +119,7 @@ class Quiet:
         self._ready: dict[str, None] = {}
         """Those of them whose time has come, in this order."""
         self._heard: dict[str, dict[str, None]] = {}
-        """By speaker, the threads that wait."""
+        """By speaker, the threads that wait, in the same order."""
         self._size = 0
         self._drains = 0
         """The calls of `drain` that are under way."""
@@ -249,14 +249,17 @@ class Quiet:
             self._drains -= 1
             if not self._drains:
                 failed, self._failed = self._failed, []
-                for held in failed:
+                # Of several turns of a thread the last one waits.
+                for held in reversed(failed):
                     self.again(held)
 
     def _hasten(self, ctx: EvalContext, now: float, quiet_s: float) -> None:
         """Let other quiet threads of the same user come first: the new one may speak of the same."""
         for room_id in self._heard.get(ctx.entity_id, ()):
             held = self._rooms[room_id]
-            if held.ctx.entity_id == ctx.entity_id and now - held.since >= quiet_s:
+            if now - held.since < quiet_s:
+                break
+            if held.ctx.entity_id == ctx.entity_id:
                 self._ready[room_id] = None
 
     def _add(self, held: Held, wait_s: float | None) -> None:

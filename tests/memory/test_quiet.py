@@ -225,6 +225,24 @@ def test_a_new_thread_of_the_same_user_hastens_the_old_one() -> None:
     assert chat.model.calls == 1
 
 
+def test_a_new_thread_looks_at_no_thread_of_its_user_that_is_not_quiet_yet() -> None:
+    """Programs that name no user, or one for all, begin thousands of threads of it within the time."""
+
+    class Counted(dict[str, quiet.Held]):
+        looks = 0
+
+        def __getitem__(self, room_id: str) -> quiet.Held:
+            self.looks += 1
+            return super().__getitem__(room_id)
+
+    chat, rooms = Chat(), Counted()
+    quiet_of(chat)._rooms = rooms  # pyright: ignore[reportPrivateUsage]
+    for number in range(20):
+        chat.says("hello", thread=f"room-{number}")
+    assert len(rooms) == 20
+    assert rooms.looks <= 2 * 20
+
+
 @pytest.mark.lengthy
 def test_waiting_work_is_done_without_a_reference_to_it() -> None:
     store = InMemoryStore()
@@ -331,6 +349,32 @@ def test_a_quiet_thread_is_tried_again_after_its_model_has_failed(monkeypatch: p
     until(lambda: chat.knows() == {*SAID})
     assert chat.model.calls == 3
     until(lambda: quiet_of(chat).pending == 0)
+
+
+def test_after_a_drain_the_last_turn_of_a_thread_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both of its turns have failed while the drain waited for another thread."""
+    monkeypatch.setattr(_cursors, "MINUTE", timedelta(milliseconds=150))
+    go = threading.Event()
+
+    def late(prompt: str) -> str:
+        if SAID[2] in prompt:
+            assert go.wait(30)
+        elif not go.is_set():
+            raise ConnectionError("down")
+        return answer(prompt)
+
+    chat = Chat(answers=late)
+    failed = quiet_of(chat)._failed  # pyright: ignore[reportPrivateUsage]
+    chat.says(SAID[2], thread="slow", user="bob")
+    chat.says(SAID[0])
+    with ThreadPoolExecutor() as pool:
+        drained = pool.submit(chat.os.drain, 30)
+        until(lambda: len(failed) == 1)
+        chat.says(SAID[1])
+        until(lambda: len(failed) == 2)
+        go.set()
+        assert drained.result()
+    until(lambda: chat.knows() == {*SAID[:2]})
 
 
 @pytest.mark.lengthy
