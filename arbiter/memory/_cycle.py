@@ -56,7 +56,7 @@ from arbiter.memory._off_record import off_the_record, without_hidden
 from arbiter.memory._options import is_several, of_kind, one_of, seconds, text, whole, wrong
 from arbiter.memory._outcomes import Called, call, gated, settled, unknown_names
 from arbiter.memory._quiet import Held, Processed, Quiet, stub
-from arbiter.memory._records import time_of, utc_now
+from arbiter.memory._records import time_in, time_of, utc_now
 from arbiter.memory._strangers import RoomNames, marked, strangers_among
 from arbiter.memory._telling import NO_CYCLE, NO_MODEL, NO_STORE, OPENED, Told
 from arbiter.memory._turns import (
@@ -518,9 +518,8 @@ class EvaluationCycle(EvaluatorGroup):
         self, thread_id: str, user_id: str | None, messages: Sequence[Any], ended_at: str | None
     ) -> Held:
         configurable = {"thread_id": thread_id, **({} if user_id is None else {"user_id": user_id})}
-        now = read_at = self.clock()
-        if ended_at is not None:
-            now = min(now, time_of(ended_at).astimezone(now.tzinfo), key=time_of)
+        read_at = self.clock()
+        now = _earlier(read_at, ended_at)
         run = FinishedRun(
             history=RunHistory([stub("process", "process", now.timestamp())], {}),
             input={self.messages_key: [*messages]},
@@ -937,6 +936,16 @@ CognitiveEvaluator.group_type = _DefaultCycle
 def _scope(place: Place) -> str:
     """The thread or the user to which ids of messages belong; "" if the run names neither."""
     return place.thread_id or place.entity_id or ""
+
+
+def _earlier(now: datetime, ended_at: Any) -> datetime:
+    """The earlier of both times, in the zone of `now`; `now` if the other is missing or not in ISO 8601, as with some
+    checkpointers."""
+    try:
+        ended = time_of(ended_at)
+    except (TypeError, ValueError):
+        return now
+    return min(now, time_in(ended, now.tzinfo), key=time_of)
 
 
 def _run_of(history: History) -> str:

@@ -770,6 +770,19 @@ def test_a_thread_of_a_graph_is_read_with_the_date_of_its_last_checkpoint(mode: 
     assert any(date in chat.model.prompt(0) for date in dates)
 
 
+@pytest.mark.parametrize("noted", [None, "", "yesterday", 1_764_500_000.0, "0001-01-01T00:00:00+00:00"])
+def test_a_thread_whose_checkpoint_has_no_readable_time_is_read(noted: Any) -> None:
+    chat = Chat(after_idle_s=None, clock=Clock(datetime.now(timezone(timedelta(hours=-8)))))
+    chat.says(SAID[0])
+
+    class Foreign:
+        def get_state(self, config: Any) -> Any:
+            return chat.app.get_state(config)._replace(created_at=noted)
+
+    chat.cycle.memory.process("room", user_id="ada", graph=Foreign())
+    assert chat.knows() == {SAID[0]}
+
+
 def test_a_scheduler_learns_what_is_said_after_a_forgetting_elsewhere() -> None:
     chat, other = Chat(after_idle_s=None), Chat(after_idle_s=None)
     chat.says(SAID[0])
