@@ -178,7 +178,7 @@ class EvalContext:
             room_id=self.room_id,
             evaluator=evaluator,
             clock=self.clock,
-            ended_at=self.ended_at,
+            ended_at=self.read_at or self.ended_at,
         )
 
     @property

@@ -219,7 +219,9 @@ class Cursors:
         ids = tuple(dict.fromkeys(message.id for message in fresh if message.id))
         total = cursor.processed_total + len(fresh)
         if self._is_late(cursor, prompted):
-            return replace(cursor, tail_ids=(*ids, *cursor.tail_ids)[-TAIL:], processed_total=total)
+            # Not before all others: a full tail loses its first ids, and these messages would be read again.
+            tail_ids = (*cursor.tail_ids[:-1], *ids, *cursor.tail_ids[-1:])[-TAIL:]
+            return replace(cursor, tail_ids=tail_ids, processed_total=total)
         return replace(
             cursor,
             last_id=ids[-1] if ids else cursor.last_id,

@@ -240,6 +240,14 @@ async def test_the_order_of_messages_goes_before_the_order_of_turns(store: Memor
     assert (await cursors(store, clock).read()).last_id == "m8"
 
 
+async def test_a_machine_whose_clock_is_behind_reads_nothing_twice(store: MemoryStore, clock: Clock) -> None:
+    await cursors(store, clock, ended_at=START).advance(span(1, TAIL + 1))
+    behind = cursors(store, clock, ended_at=START - timedelta(minutes=5))
+    for last in range(TAIL + 6, 2 * TAIL, 5):
+        assert ids(await behind.unprocessed(span(1, last))) == ids(span(last - 4, last))
+        await behind.advance(span(last - 4, last))
+
+
 async def test_cursors_are_of_one_agent_one_room_and_one_evaluator(store: MemoryStore, clock: Clock) -> None:
     await cursors(store, clock).advance(span(1, 3))
     for other in ({"agent_id": "b"}, {"room_id": "room-2"}, {"room_id": "a.b@c"}, {"evaluator": "GET_FACTS"}):

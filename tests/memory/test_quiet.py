@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -781,6 +781,28 @@ def test_a_thread_whose_checkpoint_has_no_readable_time_is_read(noted: Any) -> N
 
     chat.cycle.memory.process("room", user_id="ada", graph=Foreign())
     assert chat.knows() == {SAID[0]}
+
+
+@pytest.mark.parametrize("case", ["older messages", "a clock ahead"])
+def test_a_scheduler_reads_a_long_thread_once(case: str) -> None:
+    """Also if another process has read its earlier messages at a later time, or with a clock that is ahead."""
+    saver = InMemorySaver()
+    ahead = timedelta(hours=case == "a clock ahead")
+    first = Chat(saver=saver, after_idle_s=None, clock=lambda: datetime.now(UTC) + ahead)
+    first.says(*(f"chatter {number}" for number in range(41)))
+    assert first.os.drain(20)
+    room: Any = {"configurable": {"thread_id": "room"}}
+    earlier = first.app.get_state(room).values["messages"]
+    chat = Chat(first.store, saver=saver, after_idle_s=None)
+    chat.says(SAID[0])
+    if case == "older messages":
+        more = [HumanMessage(f"chatter {number}") for number in range(50)]
+        chat.app.update_state(room, {"messages": more}, as_node="reply")
+        processed(first, "sync", "room", user_id="ada", messages=earlier)
+    for _ in range(3):
+        processed(chat, "sync", "room", user_id="ada", graph=chat.app)
+    assert chat.knows() == {SAID[0]}
+    assert chat.extractions == 1
 
 
 def test_a_scheduler_learns_what_is_said_after_a_forgetting_elsewhere() -> None:
