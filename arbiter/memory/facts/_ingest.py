@@ -11,15 +11,14 @@ crash between them is repaired when the same claim comes again. See docs/memory.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
-from contextvars import Context
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import nlargest
 from itertools import islice
 
+from arbiter._threads.deadlines import awaited
 from arbiter.memory._context import EvalContext
 from arbiter.memory._outcomes import LIMIT
 from arbiter.memory._records import Claim, Fact, Ingested
@@ -110,15 +109,10 @@ class Ingestion:
     async def _alone(self) -> AsyncGenerator[None]:
         """Wait for other conversations of this user that are read at this time: the second one must see what the
         first one adds."""
-        end = asyncio.get_running_loop().time() + min(_PATIENCE, _SHARE * LIMIT.get())
+        lock = self.knowledge.store.lock(self.ctx.agent_id, "claims", self.ctx.entity_id)
         async with AsyncExitStack() as held:
             with suppress(TimeoutError):
-                async with asyncio.timeout(None) as limit:
-                    # In an empty context: a loop keeps a cancelled timer until its time, and would keep the graph's
-                    # run alive.
-                    Context().run(limit.reschedule, end)
-                    lock = self.knowledge.store.lock(self.ctx.agent_id, "claims", self.ctx.entity_id)
-                    await held.enter_async_context(lock)
+                await awaited(min(_PATIENCE, _SHARE * LIMIT.get()), held.enter_async_context(lock))
             yield
 
     async def _compare(self, admitted: Iterable[Candidate]) -> None:
