@@ -170,6 +170,11 @@ class EvalContext:
             raise NotAvailableError(f"{NO_STORE}.")
         return self.store
 
+    @property
+    def _known_at(self) -> datetime:
+        """The time up to which the messages are known."""
+        return self.read_at or self.ended_at
+
     def cursors(self, evaluator: str) -> Cursors:
         """The cursor of an evaluator in this room. Raises `NotAvailableError` without a store."""
         return Cursors(
@@ -178,7 +183,7 @@ class EvalContext:
             room_id=self.room_id,
             evaluator=evaluator,
             clock=self.clock,
-            ended_at=self.read_at or self.ended_at,
+            ended_at=self._known_at,
         )
 
     @property
@@ -234,7 +239,7 @@ class EvalContext:
     async def _sweep(self, found: Hidden, at: datetime | None) -> bool:
         """Bury what the user said here before it asked, elsewhere, to forget everything. True if it had to."""
         swept = found.swept.get(self.entity_id)
-        if at is None or (self.read_at or self.ended_at) < at or (swept is not None and swept >= at):
+        if at is None or self._known_at < at or (swept is not None and swept >= at):
             return False
         ids = [str(part.id) for part in self._earlier() if self.speaker_of(part) == self.entity_id]
         await self.tombstones.sweep(self.entity_id, ids[::-1], before=at)
@@ -265,7 +270,7 @@ class EvalContext:
         noted, until = await before.read(speaker)
         if noted is not None and noted >= at:
             return until if noted == at else ""
-        if (self.read_at or self.ended_at) < at:
+        if self._known_at < at:
             return None
         until = next((str(part.id) for part in self._earlier() if self.speaker_of(part) == speaker), "")
         await before.note(speaker, at, until)
