@@ -13,7 +13,7 @@ import re
 import shutil
 import sqlite3
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -24,7 +24,7 @@ from arbiter._threads.forks import hold_forks, release_forks
 from arbiter.errors import ArbiterError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, Engine, MetaData
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _QUERY = re.compile(r"\?\w+=")
@@ -40,7 +40,10 @@ class Schema:
     """
 
     name: str
+    tables: Callable[[], MetaData]
+    """The tables of the newest revision, of which an empty database gets all at once."""
     migrations: Path
+    """The steps from an older revision to the newest."""
     newest: str
     """The revision that this code knows."""
     noun: str
@@ -336,7 +339,7 @@ def _bring_up_to_date(
         if before is not None and (path := file_of(engine)) is not None:
             _copy_aside(path, before)
         try:
-            _migrate(connection, schema)
+            _migrate(connection, schema, before)
         except DBAPIError as error:
             if before is None and "already exists" in str(error.orig):
                 raise schema.unavailable(
@@ -428,12 +431,16 @@ def _known(schema: Schema) -> set[str]:
     return {step.revision for step in ScriptDirectory.from_config(_config(schema)).walk_revisions()}
 
 
-def _migrate(connection: Connection, schema: Schema) -> None:
+def _migrate(connection: Connection, schema: Schema, before: str | None) -> None:
     from alembic import command
 
     config = _config(schema)
     config.attributes["connection"] = connection
-    command.upgrade(config, schema.newest)
+    if before is None:
+        schema.tables().create_all(connection, checkfirst=False)
+        command.stamp(config, schema.newest)
+    else:
+        command.upgrade(config, schema.newest)
 
 
 def _ensure_installed(schema: Schema) -> None:

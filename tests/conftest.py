@@ -90,18 +90,18 @@ def _tables_of_files_are_made_once() -> Generator[None]:
     time. Programs in other processes migrate."""
     from arbiter import _databases
 
-    migrate: Callable[[Connection, Schema], None] = vars(_databases)["_migrate"]
+    migrate: Callable[[Connection, Schema, str | None], None] = vars(_databases)["_migrate"]
     made: dict[str, list[str]] = {}
 
-    def copied(connection: Connection, schema: Schema) -> None:
+    def copied(connection: Connection, schema: Schema, before: str | None) -> None:
         def found() -> list[str]:
             rows = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
             return [sql for (sql,) in rows if sql is not None]
 
         if connection.dialect.name != "sqlite" or found():
-            migrate(connection, schema)
+            migrate(connection, schema, before)
         elif schema.noun not in made:
-            migrate(connection, schema)
+            migrate(connection, schema, before)
             row = f"INSERT INTO {schema.version_table} VALUES ('{schema.newest}')"
             made[schema.noun] = [*found(), row]
         else:

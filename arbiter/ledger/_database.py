@@ -13,7 +13,7 @@ from arbiter._databases import Schema, file_identity, file_of, is_writable, sent
 from arbiter.errors import ArbiterError, describe
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine, ExceptionContext
+    from sqlalchemy import Connection, Engine, ExceptionContext, MetaData
 
 CHANNEL = "arbiter_ledger"
 """The channel on which PostgreSQL announces commits to a ledger. It carries no data."""
@@ -41,8 +41,15 @@ def unreadable(where: str, error: Exception) -> LedgerError:
     )
 
 
+def _tables() -> MetaData:
+    from arbiter.ledger._tables import metadata
+
+    return metadata
+
+
 SCHEMA = Schema(
     name="arbiter_ledger",
+    tables=_tables,
     migrations=Path(__file__).parent / "migrations",
     newest="0003",
     noun="ledger",
@@ -57,12 +64,10 @@ def ensure_whole(engine: Engine, where: str | os.PathLike[str]) -> None:
     """Raise `LedgerUnavailable` for a ledger that has lost a table: no entry could be written."""
     from sqlalchemy import inspect
 
-    from arbiter.ledger._tables import metadata
-
     with sentences(where, SCHEMA), engine.connect() as connection:
         inspector = inspect(connection)
         there = {*inspector.get_table_names()}
-        lost = [name for name in metadata.tables if name not in there and not inspector.has_table(name)]
+        lost = [name for name in _tables().tables if name not in there and not inspector.has_table(name)]
     if lost:
         engine.dispose()
         raise LedgerUnavailable(

@@ -12,7 +12,7 @@ from arbiter._databases import Schema, open_database, sentences, upgrade_databas
 from arbiter.errors import ArbiterError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, Engine, MetaData
 
 DEFAULT = "sqlite:///.arbiter/evaluation.db"
 """The store if none is named. Its folder is made."""
@@ -30,8 +30,15 @@ class StoreUnavailable(StoreError):  # noqa: N818  as `LedgerUnavailable`
     """The store cannot be opened. The message says which, why, and what to do; passwords are left out."""
 
 
+def _tables() -> MetaData:
+    from arbiter.store._schema import Base
+
+    return Base.metadata
+
+
 SCHEMA = Schema(
     name="arbiter_store",
+    tables=_tables,
     migrations=Path(__file__).parent / "migrations",
     newest="0001",
     noun="store",

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.graph import START, StateGraph
-from sqlalchemy import Boolean, Float, Integer, create_engine, event
+from sqlalchemy import Boolean, Float, Integer, event
 
 from arbiter import ArbiterOS, ArbiterWarning, ConfigurationError
 from arbiter.ledger import Ledger, LedgerUnavailable, Verification
@@ -623,22 +623,6 @@ def test_no_body_holds_a_float(tmp_path: Path) -> None:
     with sql(path) as run:
         for (body,) in run("SELECT body FROM entries"):
             json.loads(body, parse_float=refuse)
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("on", ["sqlite", "postgres"])
-def test_migrations_make_the_tables_that_the_code_names(tmp_path: Path, on: str, postgres: Any) -> None:
-    from alembic.autogenerate import compare_metadata
-    from alembic.migration import MigrationContext
-
-    where = str(tmp_path / "l.db") if on == "sqlite" else postgres()
-    recorded(where, 1).close()
-    url = f"sqlite:///{where}" if on == "sqlite" else where.replace("postgresql:", "postgresql+psycopg:")
-    engine = create_engine(url)
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table": "arbiter_ledger_version"})
-        assert compare_metadata(context, metadata) == []
-    engine.dispose()
 
 
 HOSTILE = ("x", 2**62, -1, 1.5, b"\x00", "", None)

@@ -15,9 +15,10 @@ import pytest
 from sqlalchemy import create_engine
 
 from arbiter import ArbiterOS
-from arbiter._databases import upgrade_database
+from arbiter._databases import upgrade_database, url_of
 from arbiter.ledger import Ledger, LedgerUnavailable
 from arbiter.ledger._database import SCHEMA
+from arbiter.ledger._tables import metadata
 from tests.ledger.ledger_support import conf, payments, recorded
 from tests.processes import python
 from tests.support import no_room_after
@@ -34,6 +35,21 @@ def make_older(path: Path) -> None:
         connection.execute("UPDATE ledgers SET schema = 1")
         connection.execute("UPDATE arbiter_ledger_version SET version_num = '0001'")
     connection.close()
+
+
+def ensure_has_the_tables_of_the_code(where: str) -> None:
+    """Fail for a ledger with another table, column, index or constraint than the code names."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    def is_mine(name: str | None, kind: str, _: Any) -> bool:
+        return kind != "table" or name in metadata.tables
+
+    options = {"version_table": SCHEMA.version_table, "compare_type": True, "include_name": is_mine}
+    engine = create_engine(url_of(where, SCHEMA))
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection, opts=options), metadata) == []
+    engine.dispose()
 
 
 @pytest.fixture
@@ -61,6 +77,13 @@ def test_an_older_file_is_copied_aside_upgraded_and_verifies(older: Path) -> Non
     connection.close()
     Ledger(older).close()
     assert sorted(path.name for path in older.parent.glob("*.bak")) == ["l.db.schema-1.bak"]
+
+
+def test_new_and_upgraded_files_have_the_tables_that_the_code_names(older: Path, tmp_path: Path) -> None:
+    Ledger(older).close()
+    Ledger(tmp_path / "new.db").close()
+    for path in (older, tmp_path / "new.db"):
+        ensure_has_the_tables_of_the_code(str(path))
 
 
 @pytest.mark.lengthy
@@ -142,6 +165,7 @@ def test_postgresql_is_upgraded_on_demand_only(postgres_url: Any) -> None:
     ):
         Ledger(postgres_url)
     assert upgrade_database(postgres_url, SCHEMA) == ("0001", "0003")
+    ensure_has_the_tables_of_the_code(postgres_url)
     with Ledger(postgres_url) as ledger:
         assert ledger.verify()
 
