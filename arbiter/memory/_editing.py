@@ -163,8 +163,9 @@ class Editing:
                 problem = "it is sensitive. FactRules(allow_sensitive=True) keeps such claims."
                 raise ParameterError("edit", "claim", problem)
             changed = replace(changed, sensitivity="sensitive", visibility="room")
-        if "expires_at" not in changes and changed.type != fact.type:
-            changed = replace(changed, expires_at=expiry(changed, self.rules))
+        end = expiry(changed, self.rules)
+        if "expires_at" not in changes and end != expiry(fact, self.rules):
+            changed = replace(changed, expires_at=end)
         return replace(changed, claim=changed.claim.strip())
 
     async def _rewritten(

@@ -199,6 +199,16 @@ def test_other_fields_change_in_place(any_store: BaseStore, do: Do) -> None:
     assert len(known.facts("ada", None)) == 1
 
 
+@pytest.mark.parametrize("date", ["valid_from", "valid_to"])
+def test_a_plan_that_is_put_off_by_an_edit_lives_longer(date: str, do: Do) -> None:
+    clock = Clock()
+    known = Memory(InMemoryStore(), clock=clock)
+    plan = known.remember("ada", "Ada travels", type="status", slot="plan")
+    do(known, "edit", "ada", plan.id, **{date: clock.now + timedelta(days=60)})
+    clock.pass_by(days=61 if date == "valid_from" else 59)
+    assert [fact.claim for fact in known.facts("ada")] == ["Ada travels"]
+
+
 def test_a_past_fact_that_is_edited_stays_past(do: Do) -> None:
     clock = Clock()
     known = memory(clock=clock)

@@ -393,6 +393,10 @@ async def test_what_was_over_when_it_was_said_is_a_fact_for_ever() -> None:
         # A plan lives from its date on.
         ({"kind": "plan", "valid_from": "2026-06-01"}, 92, True),
         ({"kind": "plan", "valid_from": "2026-06-01"}, 93, False),
+        # A trip of a known end lasts until then, and no longer.
+        ({"kind": "trip", "valid_to": "2026-06"}, 108, True),
+        ({"kind": "trip", "valid_to": "2026-06"}, 109, False),
+        ({"kind": "trip", "valid_to": "2026-03-20"}, 7, False),
         ({"kind": 7}, 35, True),
     ],
 )

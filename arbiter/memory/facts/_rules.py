@@ -161,12 +161,16 @@ def has_one_value(fact: Fact) -> bool:
 
 def expiry(fact: Fact, rules: FactRules) -> datetime | None:
     """When a status ends without a further mention; None if it lasts until it is changed. A status that
-    begins later lives from then on."""
+    begins later lives from then on, and one of a known end until then, if no `status_ttl` ends it before."""
     lifetime = _lifetime(fact, rules)
     if lifetime is None:
         return None
     begin = max(fact.last_seen_at, fact.valid_from or fact.last_seen_at)
-    return begin + lifetime if lifetime < datetime.max.replace(tzinfo=UTC) - begin else None
+    if lifetime >= datetime.max.replace(tzinfo=UTC) - begin:
+        return None
+    if fact.valid_to is None or fact.superseded_by is not None or rules.status_ttl is not None:
+        return begin + lifetime
+    return max(begin + lifetime, fact.valid_to)
 
 
 def _lifetime(fact: Fact, rules: FactRules) -> timedelta | None:
