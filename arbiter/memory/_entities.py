@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -65,6 +65,21 @@ def resolve(name: str, entities: Sequence[Entity], aliases: Mapping[str, str] | 
         if hits:
             return hits.pop() if len(hits) == 1 else None
     return None
+
+
+_WITH_ID = re.compile(r".*\((?:id:? *)?([^()]+)\)|(?:id|participant|speaker):? +(.+)|['\"@[](.+?)['\"\]]?")
+
+
+def without_label(name: str, entities: Collection[Entity]) -> str:
+    """The id in a name like "Ada (id user-1)", "user-1 (Ada)" or "[user-1]", as prompts show an entity, or as models
+    write its id; any other name as it is."""
+    found = _WITH_ID.fullmatch(name)
+    id = next(part.strip() for part in found.groups() if part) if found else name
+    first, _, rest = name.partition(" (")
+    for entity in entities:
+        if id == entity.id or (first == entity.id and rest.removesuffix(")") in entity.names):
+            return entity.id
+    return name
 
 
 def called(name: str, entities: Sequence[Entity]) -> frozenset[str]:

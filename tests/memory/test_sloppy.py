@@ -85,7 +85,19 @@ async def test_a_claim_is_learned_from_an_answer_in_another_shape(shape: str) ->
 
 @pytest.mark.parametrize(
     "subject",
-    ["None", "the user", "'user-1'", "@user-1", "id: user-1", "Ada (id user-1)", "User (user-1)", "self"],
+    [
+        *(
+            "None",
+            "the user",
+            "'user-1'",
+            "@user-1",
+            "id: user-1",
+            "Ada (id user-1)",
+            "User (user-1)",
+            "self",
+        ),
+        *("Der Nutzer", "L'utilisateur", "Пользователь", "Kullanıcı", "用户", "ユーザー"),
+    ],
 )
 async def test_the_user_is_meant_by_many_names(subject: str) -> None:
     chat = Sloppy(("cat", says(fact(CAT, subject=subject))))
@@ -98,6 +110,71 @@ async def test_others_stay_others(subject: str) -> None:
     chat = Sloppy(("cat", says(fact(CAT, subject=subject))))
     await talk(chat, "She has a cat")
     assert [known.subject for known in await chat.facts()] == [subject]
+
+
+@pytest.mark.parametrize("named", ["user-1", "[user-1]", "Ada (id user-1)", "user-1 (Ada)"])
+async def test_a_participant_is_meant_by_the_labels_of_prompts(named: str) -> None:
+    """The prompt of a reflection shows "user-1 (Ada)", that of the extraction "Ada (id user-1)"."""
+    chat = Chat({}, entities=[Entity(id="user-1", names=("Ada",))])
+    chat.arbiter_os.remove_evaluator("GET_FACTS")
+    chat.arbiter_os.add_evaluator(ReflectionEvaluator())
+    friendly = {"sourceEntityId": named, "targetEntityId": "agent", "tags": ["friendly"]}
+    answer = {"thought": "", "facts": [fact(CAT, subject=named)], "relationships": [friendly]}
+    chat.model.answers[:] = [json.dumps(answer)]
+    await chat.say("I have a cat")
+    assert [known.subject for known in await chat.facts()] == ["user-1"]
+    assert [one.source for one in await chat.cycle.memory.arelationships()] == ["user-1"]
+
+
+@pytest.mark.parametrize("named", ["user-1 (a friend)", "Ada (a friend)"])
+async def test_somebody_with_a_note_is_no_participant(named: str) -> None:
+    chat = Sloppy(("cat", says(fact(CAT, subject=named))), entities=[Entity(id="user-1", names=("Ada",))])
+    await talk(chat, "She has a cat")
+    assert [known.subject for known in await chat.facts()] == [named]
+
+
+@pytest.mark.parametrize("facts", [[CAT], None])
+async def test_a_reflection_may_list_sentences(facts: list[str] | None) -> None:
+    chat = Chat({})
+    chat.arbiter_os.remove_evaluator("GET_FACTS")
+    chat.arbiter_os.add_evaluator(ReflectionEvaluator())
+    chat.model.answers[:] = [json.dumps({"thought": "", "facts": facts, "relationships": []})]
+    await chat.say("I have a cat")
+    assert (await chat.known(), chat.model.calls) == (facts or [], 1)
+
+
+@pytest.mark.parametrize("named", [[{"id": "m0"}], [{"message_id": "m0"}], {"id": "m0"}, ["m0"]])
+async def test_a_slip_is_corrected_however_the_model_names_its_message(named: Any) -> None:
+    slip, right = fact("User is 34"), fact("User is 43", corrects=named)
+    chat = Sloppy(("I'm 34", says(slip)), ("oops", says(right)), compare="contradicts")
+    await talk(chat, "I'm 34", "oops, 43")
+    assert (await chat.fact("User is 34")).state == "corrected"
+
+
+async def test_a_source_may_be_an_object() -> None:
+    chat = Sloppy(("cat", says(CAT)), shape=each(source_message_ids=[{"id": "m0"}]), conversation_length=6)
+    await talk(chat, "I have a cat", "Hello?")
+    assert (await chat.fact(CAT)).source_message_ids == ("m0",)
+
+
+@pytest.mark.parametrize("names", ["Ada", ["Ada"], [{"name": "Ada"}], [{"name": "Ada", "message_id": None}]])
+async def test_a_name_without_a_message_is_that_of_the_only_speaker(names: Any) -> None:
+    chat = Sloppy(
+        ("Rome", says(fact("Ada lives in Rome", subject="Ada"))),
+        shape=lambda answer: {**answer, "names": names},
+    )
+    await talk(chat, "Ada lives in Rome", "Ada, c'est moi")
+    assert [known.subject for known in await chat.facts()] == ["user-1"]
+
+
+@pytest.mark.parametrize("yes", [True, "Yes", 1, "1"])
+async def test_a_wish_to_forget_everything_is_confirmed_however_the_model_writes_it(yes: Any) -> None:
+    def shape(answer: Answer) -> Answer:
+        return {**answer, "forget_everything": None if answer["claims"] else yes}
+
+    chat = Sloppy(("cat", says(CAT)), shape=shape)
+    await talk(chat, "I have a cat", "let it all be gone", "yes")
+    assert await chat.facts() == []
 
 
 WISHES: dict[str, Callable[[str], Any]] = {

@@ -559,8 +559,12 @@ def _sourced(
 def _introduced(
     names: Iterable[GivenName], fresh: Sequence[BaseMessage], ctx: EvalContext
 ) -> list[Introduction]:
-    """The names with the ids of their messages; a model may give a speaker's id in place of a message's."""
+    """The names with the ids of their messages; a model may give a speaker's id in place of a message's, and none
+    where one alone speaks."""
     told: dict[str, tuple[str, ...]] = {}
+    said = [message for message in fresh if isinstance(message, HumanMessage) and message.id]
+    alone = len({*map(ctx.speaker_of, said)}) == 1
+    spoken = tuple(str(message.id) for message in said if alone)
     for message in fresh:
         if message.id:
             for id in (label(message.id), label(ctx.speaker_of(message))):
@@ -568,11 +572,11 @@ def _introduced(
     return [
         Introduction(
             name=given.name.strip(),
-            source_message_ids=told[id],
+            source_message_ids=ids,
             whose="own" if given.is_own else "not own",
         )
         for given in names
-        if (id := meant(label(given.message_id), told))
+        if (ids := told.get(meant(label(given.message_id), told)) if given.message_id else spoken)
     ]
 
 

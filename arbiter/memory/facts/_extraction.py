@@ -90,7 +90,13 @@ def _texts(given: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple):
         given = [given]
     items: list[Any] = [*given]
-    return tuple(text for item in items if (text := _optional_text(item)) is not None)
+    return tuple(text for item in items if (text := _optional_text(_id_in(item))) is not None)
+
+
+def _id_in(given: Any) -> Any:
+    """The id in an object in its place, as the wishes have it."""
+    said = given
+    return said.get("id", said.get("message_id")) if isinstance(given, Mapping) else said
 
 
 def _sensitivity(given: Any) -> Any:
@@ -210,9 +216,10 @@ def _listed(given: Any) -> list[Any]:
 
 def _decision(given: Any) -> bool | None:
     """True or False; anything that is neither is no decision."""
-    if isinstance(given, str):
-        return {"true": True, "yes": True, "false": False, "no": False}.get(given.strip().lower())
-    return given if isinstance(given, bool) else None
+    return _DECISIONS.get(str(given).strip().lower())
+
+
+_DECISIONS = {**dict.fromkeys(_YES, True), **dict.fromkeys(("false", "no", "0"), False)}
 
 
 class Request(BaseModel):
@@ -234,7 +241,7 @@ class GivenName(BaseModel):
     name: Annotated[str, AfterValidator(_not_blank)] = Field(description="The name, as it was written.")
     message_id: Annotated[
         str,
-        BeforeValidator(_optional_text),
+        BeforeValidator(lambda given: _optional_text(given) or ""),
         Field(
             description="The id of the new message whose speaker is called so.",
             validation_alias=AliasChoices("message_id", "message", "source_message_id", "id", "speaker"),
@@ -243,6 +250,15 @@ class GivenName(BaseModel):
     is_own: Annotated[bool, BeforeValidator(lambda given: _decision(given) is not False)] = Field(
         True, description="False if the speaker says not to be called so."
     )
+
+
+def _a_name(given: Any) -> Any:
+    """A name alone, or without its message."""
+    said = {"name": given} if isinstance(given, str) else given
+    return {"speaker": "", **said} if isinstance(said, Mapping) else said
+
+
+Named = Annotated[GivenName, BeforeValidator(_a_name)]
 
 
 class Remarks(BaseModel):
@@ -259,7 +275,7 @@ class Remarks(BaseModel):
         None,
         description="Whether all that is known about the speaker is to be forgotten; null if nobody says.",
     )
-    names: Annotated[list[GivenName], TOLERANT, BeforeValidator(_listed)] = Field(
+    names: Annotated[list[Named], TOLERANT, BeforeValidator(_listed)] = Field(
         default_factory=list[GivenName], description="Names that speakers have given themselves."
     )
 
@@ -279,7 +295,7 @@ _OTHERS = ("forget", "off_record", "forget_everything", "names", "profiles")
 _CLAIMS = AliasChoices("claims", "facts")
 
 
-def _sentences(given: Any) -> Any:
+def sentences_too(given: Any) -> Any:
     """Claims, also as a list of nothing but sentences, or null for none."""
     items: Any = [] if given is None else given
     are_texts = isinstance(given, list) and all(isinstance(each, str) for each in items)
@@ -289,7 +305,7 @@ def _sentences(given: Any) -> Any:
 class ExtractedClaims(Remarks):
     """All that is worth remembering, what speakers are called, and what is to be forgotten."""
 
-    claims: Annotated[list[ExtractedClaim], TOLERANT, BeforeValidator(_sentences)] = Field(
+    claims: Annotated[list[ExtractedClaim], TOLERANT, BeforeValidator(sentences_too)] = Field(
         validation_alias=_CLAIMS
     )
 
@@ -297,7 +313,7 @@ class ExtractedClaims(Remarks):
 class InferredClaims(Remarks):
     """As `ExtractedClaims`, with what follows from known facts."""
 
-    claims: Annotated[list[InferredClaim], TOLERANT, BeforeValidator(_sentences)] = Field(
+    claims: Annotated[list[InferredClaim], TOLERANT, BeforeValidator(sentences_too)] = Field(
         validation_alias=_CLAIMS
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,7 +14,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from arbiter._values.normal import normalized
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import originals, text_of
-from arbiter.memory._entities import called, resolve
+from arbiter.memory._entities import Entity, called, resolve, without_label
 from arbiter.memory._off_record import is_on_record
 from arbiter.memory._records import BELIEVED, KINDS, Claim, Fact, Provenance, Sensitivity, time_of
 from arbiter.memory.facts._changes import Mention
@@ -42,12 +41,14 @@ _LOOKED_BACK = 64
 _TEXT_LOOKED_BACK = 16_000
 """Characters of those that the speakers have written among them, together."""
 _SENSITIVITIES: dict[str | None, Sensitivity] = {each: each for each in get_args(Sensitivity)}
-_USER = frozenset(
-    {"user", "the user", "human", "the human", "speaker", "the speaker", "customer", "i", "self", "myself"}
+_USER_NAMES = (
+    "user|the user|human|the human|speaker|the speaker|customer|i|self|myself|nutzer|der nutzer|nutzerin|die nutzerin|"
+    "benutzer|der benutzer|gebruiker|de gebruiker|utilisateur|l'utilisateur|utilisatrice|l'utilisatrice|usuario|"
+    "el usuario|usuaria|la usuaria|usuário|o usuário|utente|l'utente|användaren|brugeren|brukeren|käyttäjä|użytkownik|"
+    "uživatel|пользователь|користувач|kullanıcı|χρήστης|המשתמש|المستخدم|उपयोगकर्ता|用户|用戶|ユーザー|사용자"
 )
-"""Generic names that models use for the user of the turn."""
-_WITH_ID = re.compile(r".*\((?:id:? *)?([^()]+)\)|(?:id|participant|speaker):? +(.+)|['\"@](.+?)['\"]?")
-"""Names with an id, as prompts show them, or as models write an id."""
+_USER = frozenset(map(caseless, _USER_NAMES.split("|")))
+"""Generic names that models use for the user of the turn, in the languages of conversations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +295,8 @@ class Intake:
         """
         users = [speaker for speaker in speakers if speaker != self.ctx.agent_id]
         author = users[0] if users else self.ctx.entity_id
-        named = self._with_id((claim.subject or "").strip())
+        people = (*self.ctx.entities, Entity(id=self.ctx.entity_id))
+        named = without_label((claim.subject or "").strip(), people)
         scope, subject = self._resolved(claim, author, named)
         if subject == author and self._means_another(author, named, claim.source_message_ids):
             return author, normal_form(named)
@@ -316,12 +318,6 @@ class Intake:
         if known in self.ctx.strangers.values():
             return author, next(name for name, id in self.ctx.strangers.items() if id == known)
         return (known, known) if known is not None else (author, normal_form(named))
-
-    def _with_id(self, named: str) -> str:
-        """The id in a subject like "Ada (id user-1)", if it is a participant's."""
-        found = _WITH_ID.fullmatch(named)
-        id = next((part.strip() for part in found.groups() if part), "") if found else ""
-        return id if id in (self.ctx.entity_id, *(entity.id for entity in self.ctx.entities)) else named
 
     def _introduces(self, author: str, name: str, message_ids: Collection[str]) -> bool:
         """True if one of the messages says that its author is called so, or if an earlier one does and the

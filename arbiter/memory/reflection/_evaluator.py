@@ -12,7 +12,7 @@ from arbiter.memory._characters import checked_instructions
 from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError, UnusableAnswerError
 from arbiter.memory._conversation import text_of, window
 from arbiter.memory._cursors import Cursors
-from arbiter.memory._entities import AGENT_ALIASES, Entity, participants, resolve
+from arbiter.memory._entities import AGENT_ALIASES, Entity, participants, resolve, without_label
 from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
 from arbiter.memory._notes import Traces
 from arbiter.memory._records import Fact, Records, Thought, readable
@@ -204,7 +204,8 @@ class ReflectionEvaluator(CognitiveEvaluator):
         aliases = self._aliases(entities)
         unknown = {*ctx.strangers.values()}
         for one in found:
-            source, target = (resolve(name, entities, aliases) for name in (one.source, one.target))
+            ends = (without_label(name.strip(), entities) for name in (one.source, one.target))
+            source, target = (resolve(name, entities, aliases) for name in ends)
             if source is None or target is None or not unknown.isdisjoint((source, target)):
                 continue
             metadata = {

@@ -19,7 +19,7 @@ from arbiter.memory._entities import Entity
 from arbiter.memory._evaluators import EvaluationExample, ExampleMessage
 from arbiter.memory._records import Claim, Fact, Relationship
 from arbiter.memory.answers import LISTED, TEXT, TOLERANT
-from arbiter.memory.facts._extraction import FIELDS, ExtractedClaim, label, meant
+from arbiter.memory.facts._extraction import FIELDS, ExtractedClaim, label, meant, sentences_too
 from arbiter.memory.reflection._relationships import normal_tags
 from arbiter.models import quote, visible
 
@@ -240,7 +240,9 @@ class ReflectionAnswer(BaseModel):
         BeforeValidator(lambda value: "" if value is None else value),
         Field(description="how the conversation goes, in the first person"),
     ] = ""
-    facts: Annotated[list[FoundFact], TOLERANT, LISTED] = Field(default_factory=list[FoundFact])
+    facts: Annotated[list[FoundFact], TOLERANT, BeforeValidator(sentences_too)] = Field(
+        default_factory=list[FoundFact]
+    )
     relationships: Annotated[list[FoundRelationship], TOLERANT, LISTED] = Field(
         default_factory=list[FoundRelationship]
     )
