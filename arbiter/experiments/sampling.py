@@ -67,14 +67,19 @@ def flatten(
     Directives that ask for more than `n` people are cut after the shuffle, those that ask for fewer are repeated
     in turn; both raise an `ArbiterWarning`. A dimension that is open for several people has exact proportions
     among them. `axes` name dimensions of -1 to 1: each combination of their signs occurs once in every
-    2 ** len(axes) consecutive samples.
+    2 ** len(axes) consecutive samples. A value of a directive whose name is no dimension is one of its people
+    alone; of a list, each gets a member.
     """
     if not directives:
         raise ConfigurationError("a plan has no directives. Expected at least one.")
     by_name = {dimension.name: dimension for dimension in dimensions}
+    given = dict.fromkeys(name for of in directives for name in of.values)
+    # Only the people whose directive gives it have what is no dimension.
+    others = [Dimension(name=name, values=("",)) for name in given if name not in (*by_name, *axes)]
+    by_name |= {other.name: other for other in others}
     for directive in directives:
-        for name, given in directive.values.items():
-            if name in by_name and (fault := by_name[name].fault_of(given)):
+        for name, value in directive.values.items():
+            if name in by_name and (fault := by_name[name].fault_of(value)):
                 raise ConfigurationError(f"directive {directive.population!r:.80}: {name!r:.80}: {fault}.")
     people = [directive for directive in directives for _ in range(directive.quantity)]
     Random(f"{seed}:order").shuffle(people)
@@ -92,8 +97,17 @@ def flatten(
         if dimension.name not in axes
     }
     columns |= _axes(axes, n, Random(f"{seed}:axes"))
+    drawn = {other: Random(f"{seed}:values:{other.name}") for other in others}
     return tuple(
-        Sample(population=of.population, values={name: column[at] for name, column in columns.items()})
+        Sample(
+            population=of.population,
+            values={name: column[at] for name, column in columns.items()}
+            | {
+                other.name: other.settle(of.values[other.name], drawn[other])
+                for other in others
+                if other.name in of.values
+            },
+        )
         for at, of in enumerate(people)
     )
 

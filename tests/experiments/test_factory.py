@@ -99,6 +99,20 @@ def test_a_plan_of_another_size_is_reported_and_made_to_fit(n: int, what: str) -
         assert [sample.population for sample in samples[10:]] == ["many", "one", "unsaid"]
 
 
+def test_values_without_a_dimension_are_those_of_their_directive() -> None:
+    samples = flatten(QUANTITIES, 10)
+    assert samples == flatten(QUANTITIES, 10)
+    found = {
+        population: {s.values.get("job") for s in samples if s.population == population}
+        for population in ("many", "one", "unsaid")
+    }
+    assert found == {"many": {"cook", "baker"}, "one": {"judge"}, "unsaid": {None}}
+    with pytest.raises(
+        ConfigurationError, match=r"directive 'x': 'job': expected a value, or a list of values"
+    ):
+        flatten([Directive(population="x", values={"job": []})], 1)
+
+
 def test_a_range_of_a_directive_bounds_its_people() -> None:
     """Two numbers of a dimension with a range are its ends, of one with values a choice."""
     directives = [Directive(population="old", values={"age": [70, 80], "cars": [0, 2]}, quantity=50)]
