@@ -176,7 +176,10 @@ _SKIPPED = _words("""
     jetzt noch immer wieder aktuell momentan übrigens nun ahora todavía siempre maintenant toujours adesso sempre agora
     nu altijd теперь сейчас пока
 """)
-_INTENSIVE = _words("very so too the a an")
+_BEFORE_SECRET = _words("""
+    very so too the a an der die das ein eine el la un una le une il lo uno o um uma de het een den det en ett
+""")
+"""Words between "is" and what looks like a secret, such as articles."""
 # Words that describe a password without revealing it.
 _HARMLESS = _words("""
     not no now very too so still always never only also a an the one in on for at by with being something based used
@@ -361,13 +364,15 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
                 return number.span()
             if linked and _looks_secret(core, next_to=False):
                 return _range(piece)
+            if linked and core in _BEFORE_SECRET:
+                continue
             if linked or word[-1] in ".!?":
                 return None
             fillers += 1
         elif peek:
             return _range(piece) if _MIXED.search(word) else None
         elif linked:
-            if core in _INTENSIVE and not colon:
+            if core in _BEFORE_SECRET and not colon:
                 peek = True
             elif is_harmless:
                 return None
