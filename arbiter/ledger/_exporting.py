@@ -37,7 +37,7 @@ from arbiter.ledger._chain import canonical
 from arbiter.ledger._database import marks
 from arbiter.ledger._entries import ITEMS, storable, time_of
 from arbiter.ledger._queries import Queries
-from arbiter.ledger._stored import Row, records_of
+from arbiter.ledger._stored import Row, node_runs_of
 
 _log = logging.getLogger("arbiter")
 VERSION = 1
@@ -361,8 +361,7 @@ def csv_lines(records: Records, evaluators: Sequence[str], *, since: int | None 
     """
     yield _csv([*COLUMNS, *(f"score {name}" for name in evaluators)])
     for thread in records.threads():
-        bodies = [body for row in thread.rows if (body := row.parsed()[0])["kind"] in ITEMS]
-        for body, record in zip(bodies, records_of(thread.rows), strict=True):
+        for body, record in node_runs_of(thread.rows):
             if since is None or body["at"] >= since:
                 yield _csv(_cells(thread, body, HistoryItem(record), evaluators))
 

@@ -20,7 +20,7 @@ import orjson
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.ledger._database import ABOUT, DatabaseFile, marks
 from arbiter.ledger._entries import HOUR, Totals, checks_of, micros, storable, time_of
-from arbiter.ledger._stored import Row, StoredItem, records_of
+from arbiter.ledger._stored import Row, StoredItem, node_runs_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -300,10 +300,11 @@ class Queries:
         rows = [
             Row(body, contents, thread_id or ref, seq) for _, body, contents, thread_id, ref, _, seq in found
         ]
-        records = records_of([*rows, *late])
         return [
             StoredItem(record, thread_id=thread_id, ref=ref, run=run or "", seq=seq)
-            for record, (*_, thread_id, ref, run, seq) in zip(records, found, strict=True)
+            for (_, record), (*_, thread_id, ref, run, seq) in zip(
+                node_runs_of([*rows, *late]), found, strict=True
+            )
         ]
 
     def statement(self, wanted: Filter, after: int | None, upto: int) -> tuple[str, list[Any]]:

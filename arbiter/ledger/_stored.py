@@ -211,9 +211,9 @@ def state_of(captured: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {"__root__": value}  # pyright: ignore[reportUnknownVariableType]
 
 
-def records_of(rows: Sequence[Row]) -> list[Record]:
-    """The records of rows, in order. A `judged` entry is merged into the item that it is about, and an `answer` into
-    the one that used it.
+def node_runs_of(rows: Sequence[Row]) -> list[tuple[Mapping[str, Any], Record]]:
+    """The node runs in rows, in order: the body and the record of each. A `judged` entry is merged into the item that
+    it is about, and an `answer` into the one that used it.
 
     Raises `LedgerError` for a row that cannot be read any more.
     """
@@ -225,12 +225,12 @@ def records_of(rows: Sequence[Row]) -> list[Record]:
             judged.setdefault(body.get("of", ""), []).append((body, contents))
         elif body["kind"] == "answer":
             answers.setdefault(_attempt(body), []).append((body, contents))
-    found: list[Record] = []
+    found: list[tuple[Mapping[str, Any], Record]] = []
     for row, (body, contents) in zip(rows, parsed, strict=True):
         if body["kind"] in ("item", "recovered"):
             try:
                 late = judged.get(body["key"], ())
-                found.append(record_of(body, contents, late, answers.get(_attempt(body), ())))
+                found.append((body, record_of(body, contents, late, answers.get(_attempt(body), ()))))
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise row.unreadable(error) from error
     return found
@@ -244,11 +244,26 @@ def history_of(rows: Sequence[Row]) -> StoredHistory:
     """The history in these rows: of each task its newest attempt. So a node run that paused for one of its graph
     stands behind those that ran after the pause.
     """
-    newest: dict[str, Record] = {}
-    for record in records_of(_in_order(rows)):
+    run = ""
+    newest: dict[str, tuple[str, str | None, Record]] = {}
+    for body, record in node_runs_of(_in_order(rows)):
+        # A checkpoint does not know the run of a node run that was recovered from it, if a later run goes on there.
+        run = body.get("run") or run
         newest.pop(record.id, None)
-        newest[record.id] = record
-    return StoredHistory(list(newest.values()), {})
+        newest[record.id] = run, None if record.namespace else body.get("checkpoint"), record
+    runs: list[list[Record]] = []
+    # The newest part of each run, with the checkpoint of each superstep.
+    parts: dict[str, tuple[list[Record], dict[int, str]]] = {}
+    for of, checkpoint, record in newest.values():
+        part = parts.get(of)
+        # A fork goes on from an earlier checkpoint of the run, so it has the numbers of its supersteps again.
+        if part is None or (checkpoint and part[1].get(record.step, checkpoint) != checkpoint):
+            part = parts[of] = [], {}
+            runs.append(part[0])
+        part[0].append(record)
+        if checkpoint:
+            part[1][record.step] = checkpoint
+    return StoredHistory((), {}, runs)
 
 
 def _in_order(rows: Sequence[Row]) -> Sequence[Row]:

@@ -207,6 +207,27 @@ def test_a_stored_history_has_the_order_of_the_one_in_memory(tmp_path: Path, pau
         assert stored.to_dicts() == arbiter_os.history_of(thread_id="t").to_dicts()
 
 
+@MODES
+@pytest.mark.parametrize("forks", [False, True])
+def test_runs_and_forks_of_a_stored_thread_share_no_superstep(tmp_path: Path, mode: str, forks: bool) -> None:
+    """Without a checkpointer, each run begins again with the first superstep."""
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b"), checkpointer=InMemorySaver() if forks else None))
+    with Ledger(tmp_path / "l.db") as ledger:
+        arbiter_os.add_listener(ledger.recording())
+        run(app, {"log": []}, conf("1"), mode=mode)
+        before_b = (
+            next(s.config for s in app.get_state_history(conf("1")) if s.next == ("b",)) if forks else None
+        )
+        for _ in range(2):
+            run(app, None if forks else {"log": []}, before_b or conf("1"), mode=mode)
+        assert ledger.flush(20)
+        found = ledger.history("1")
+        kept = arbiter_os.history_of(thread_id="1")
+    assert [[item.id for item in step] for step in found] == [[item.id for item in step] for step in kept]
+    assert len(found) == (4 if forks else 6)
+
+
 def test_drafts_and_errors_come_back_as_they_were(tmp_path: Path) -> None:
     class Reviewer(CorrectionGate):
         def review(self, history: Any, draft: Any, attempt: int) -> Correction:
