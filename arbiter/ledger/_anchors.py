@@ -249,7 +249,7 @@ def read_anchors(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
-                if line.startswith("{") and not line.rstrip().endswith("}"):
+                if line.rstrip()[:2] in ("{", '{"') and not line.rstrip().endswith("}"):
                     _log.warning(
                         "%s:%d: a line that was not written to its end was left out.", os.fspath(path), number
                     )

@@ -474,11 +474,13 @@ def test_anchors_of_another_ledger_are_named_as_such(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="these anchors are of ledger"):
             ledger.verify(anchors=tmp_path / "a.jsonl")
         (tmp_path / "bad").write_text("\nno anchor\n")
+        (tmp_path / "code").write_text("\n{no anchor\n")
         (tmp_path / "deep").write_text("[" * 100_000)
         with pytest.raises(ConfigurationError, match=r"deep:1: this line is not an anchor"):
             ledger.verify(anchors=tmp_path / "deep")
-        with pytest.raises(ConfigurationError, match=r"bad:2: this line is not an anchor"):
-            ledger.verify(anchors=tmp_path / "bad")
+        for name in ("bad", "code"):
+            with pytest.raises(ConfigurationError, match=rf"{name}:2: this line is not an anchor"):
+                ledger.verify(anchors=tmp_path / name)
 
 
 @pytest.mark.parametrize("is_last", [True, False])
