@@ -714,9 +714,9 @@ class Ledger:
     def verify(
         self,
         thread_id: str | None = None,
-        *,
         anchors: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None = None,
         keys: Sequence[bytes | str] = (),
+        *,
         progress: Callable[[int], None] | None = None,
     ) -> Verification:
         """Compare everything that is stored with the chain; true if it fits.

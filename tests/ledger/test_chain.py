@@ -446,6 +446,7 @@ def test_anchors_are_signed_and_name_the_key(tmp_path: Path) -> None:
         assert found
         assert found.signed_by == line["key"]
         assert not ledger.verify(keys=[KEY])
+        assert ledger.verify(None, [line], [public]) == found
 
 
 def test_a_signature_of_any_letters_is_a_finding(tmp_path: Path) -> None:
