@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from statistics import median
 from time import perf_counter
@@ -125,9 +125,13 @@ class _Workers:
         least = [limits.case_timeout, limits.score_timeout, self.session.time_left]
         return max(min(_LOOK, min(ends) - now, *(each for each in least if each is not None)), _SOON)
 
-    def _hire(self, steps: Steps | None = None, late: LateError | None = None) -> None:
+    def _hire(
+        self, steps: Steps | None = None, late: LateError | None = None, *, instead: Iterable[_Worker] = ()
+    ) -> None:
         worker = _Worker()
+        # Both at once: a worker of quick cases ends if another one is alive, and the run ends with the last one.
         with self._lock:
+            self._alive.difference_update(instead)
             self._alive.add(worker)
         work = threading.Thread(
             target=self._work, args=(worker, steps, late), name="arbiter-eval", daemon=True
@@ -136,8 +140,11 @@ class _Workers:
 
     def _work(self, me: _Worker, steps: Steps | None, late: LateError | None) -> None:
         try:
-            if steps is not None and not self._go_on(me, steps, late):
-                return
+            if steps is not None:
+                # Cases of which one is late are not quick.
+                me.took = float("inf")
+                if not self._go_on(me, steps, late) or self._may_leave(me):
+                    return
             run: Run = self.session.target.for_worker()
             while (steps := self.session.next(run)) is not None:
                 me.took = 0.0
@@ -201,8 +208,7 @@ class _Workers:
         for key, (end, worker, call, steps) in list(self._calls.items()):
             if now > end and self._calls.pop(key, None) is not None:
                 self.session.leave_behind()  # if that stops it, the workers that are hired now finish these cases
-                self._hire(steps, _late(call))
-                self._leave(worker)
+                self._hire(steps, _late(call), instead=[worker])
 
     def _may_leave(self, me: _Worker) -> bool:
         """Note the time of a case. True if this worker ends, because cases are quick and another worker goes on."""

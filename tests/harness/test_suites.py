@@ -1277,6 +1277,37 @@ def test_lint_refuses_what_a_run_refuses(change: dict[str, Any], said: str) -> N
             refuse()
 
 
+def test_a_late_call_among_quick_cases_ends_its_case_alone() -> None:
+    """The thread that goes on in its place ended as if another one were alive, and the run with it."""
+
+    def answer(number: int) -> int:
+        if number == 40:
+            threading.Event().wait(10)
+        return number
+
+    cases = [Case(f"case-{number}", number) for number in range(400)]
+    report = Suite("late", cases, limits=Limits(case_timeout=0.3)).run(answer, folder=None)
+    statuses = [result.status for result in report.results]
+    assert (len(statuses), statuses.count("completed"), statuses[40]) == (400, 399, "timeout")
+
+
+@pytest.mark.lengthy
+def test_cases_after_a_late_call_run_at_once() -> None:
+    """Calls that never return cost the run one timeout together, not one after another."""
+    together = threading.Barrier(7)
+
+    def answer(number: int) -> int:
+        if number == 40:
+            threading.Event().wait(PATIENCE)
+        if number > 52:
+            together.wait()
+        return number
+
+    cases = [Case(f"case-{number}", number) for number in range(60)]
+    report = Suite("late", cases, limits=Limits(concurrency=8, case_timeout=2)).run(answer, folder=None)
+    assert [result.case_id for result in report.results if result.status != "completed"] == ["case-40"]
+
+
 @pytest.mark.lengthy
 def test_quick_cases_run_on_one_thread_whatever_else_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The target and its scorer are quick; the progress is not."""
