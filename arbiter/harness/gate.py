@@ -36,7 +36,7 @@ from arbiter.harness.comparisons import Comparison, Method, RowComparison, scale
 from arbiter.harness.identity import Measurement
 from arbiter.harness.pairing import Pairs, pair
 from arbiter.harness.results import COMPLETED
-from arbiter.harness.rows import Row
+from arbiter.harness.rows import Row, exact
 from arbiter.harness.scores import NINE
 from arbiter.statistics import (
     MAX_FLIPS,
@@ -301,7 +301,8 @@ class RegressionGate:
 
     def _unpaired(self, start: RowComparison, row: Row, then: Row, limits: _Limits) -> _Found:
         """Two groups of different elements."""
-        now, before = list(row.units.values()), list(then.units.values())
+        # A baseline keeps four decimals. Beside equal scores, what they cut off would be a difference of certainty.
+        now, before = ([float(exact(value)) for value in each.units.values()] for each in (row, then))
         if min(len(now), len(before)) < 2:
             reason = f"{row.name} has {len(now)} elements now and {len(before)} then; two of each are needed"
             return _Found(replace(start, verdict="incomplete", reason=reason), limits)

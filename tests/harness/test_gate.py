@@ -6,6 +6,7 @@ import math
 import pickle
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -369,6 +370,18 @@ def test_elements_of_another_window_are_compared_as_groups() -> None:
     assert (same.method, same.n) == ("sign flip", 8)
     assert (other.method, other.verdict) == ("Welch", "underpowered")
     assert (worse.method, worse.verdict) == ("Welch", "regressed")
+
+
+def test_the_same_score_of_other_messages_is_no_change(tmp_path: Path) -> None:
+    """A baseline keeps four decimals. Of scores without any spread, what it cut off was a drop with a p of 0."""
+    score = 309 / 59
+
+    def window(start: int) -> Any:
+        return row("tone.ilka", {f"m{start + i}": (score,) for i in range(3)}, is_sampled=True)
+
+    baseline(window(0), cases={}).write(tmp_path / "ilka.json")
+    found = compared(run(window(100), cases={}), Baseline.read(tmp_path / "ilka.json")).rows["tone.ilka"]
+    assert (found.method, found.delta, found.p) == ("Welch", 0, 1)
 
 
 def test_a_cluster_is_one_unit() -> None:
