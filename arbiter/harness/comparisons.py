@@ -144,7 +144,9 @@ class RegressionError(ArbiterError, AssertionError):
         )
         missing = ("there is no baseline. Measure one: arbiter eval baseline SUITE",)
         reasons = comparison.failures or (missing if comparison.missing_baseline else comparison.undecided)
-        what = "regressed" if self.exit_code == 1 else "could not be decided"
+        what = (
+            ("regressed" if self.regressed else "failed") if self.exit_code == 1 else "could not be decided"
+        )
         super().__init__(visible(f"{comparison.suite} {what}: {sentence(reasons)}"))
 
 

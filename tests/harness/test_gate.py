@@ -538,5 +538,6 @@ def test_a_regression_error_has_no_control_characters() -> None:
     report = Suite("hostile", [Case("a", 1, must_pass=True)]).run(answer)
     with pytest.raises(RegressionError) as caught:
         report.comparison.check()
+    assert str(caught.value).startswith("hostile failed: case a must pass")
     assert str(caught.value).isprintable()
     assert "ValueError: \\u001b[2J \\ud800 line" in str(caught.value)
