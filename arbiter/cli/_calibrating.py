@@ -29,7 +29,7 @@ def calibrate_row(
     labels: Path,
     row: str,
     judge: str,
-    pass_at: float,
+    pass_at: float | None,
     *,
     suite: Path | None,
     store: str | None,

@@ -212,7 +212,10 @@ def init(
 def calibrate_(
     labels: Annotated[Path, typer.Argument(help="A CSV file: id, input, output, label, labeller.")],
     row: Annotated[str, typer.Option(help="The scorer to calibrate.")],
-    pass_at: Annotated[float | None, typer.Option("--pass-at", help="The lowest score that passes.")] = None,
+    pass_at: Annotated[
+        float | None,
+        typer.Option("--pass-at", help="The lowest score that passes; by default the scorer's at_least."),
+    ] = None,
     suite: Annotated[
         Path | None, typer.Option(help="The suite of the scorer; by default that in suites/.")
     ] = None,
@@ -233,17 +236,22 @@ def calibrate_(
     """Compare a judge with people's labels, and write the calibration; or write outputs to be labelled."""
     from arbiter.cli._calibrating import calibrate_row, write_sample
 
-    if (run is None) == (pass_at is None):
+    if run is None and pass_at is None and not labels.exists():
         raise typer.BadParameter(
             "give --pass-at to compare labels, or --from to write outputs to be labelled"
         )
     if run is not None:
-        judging = {"--judge": judge, "--suite": suite, "--store": store, "--out": out}
-        if given := [name for name, value in judging.items() if value]:
+        judging = {
+            "--pass-at": pass_at,
+            "--judge": judge or None,
+            "--suite": suite,
+            "--store": store,
+            "--out": out,
+        }
+        if given := [name for name, value in judging.items() if value is not None]:
             raise typer.BadParameter(f"--from asks no judge; leave out {', '.join(given)}")
         write_sample(labels, run, row, sample, seed=seed, blind=blind)
         return
-    assert pass_at is not None
     calibrate_row(labels, row, judge, pass_at, suite=suite, store=store, out=out, allow=tuple(allow or ()))
 
 

@@ -13,6 +13,8 @@ from arbiter._values.states import is_number
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.calibration import CANARIES, Calibration
 from arbiter.harness.cases import Case
+from arbiter.harness.dimensions import DimensionScorer
+from arbiter.harness.kinds import BuiltIn
 from arbiter.harness.labels import Labels, read_labels
 from arbiter.harness.scores import NINE, Scale
 from arbiter.harness.suites import Suite
@@ -36,7 +38,7 @@ def calibrate(
     labels: Labels | str | Path,
     *,
     row: str,
-    pass_at: float,
+    pass_at: float | None = None,
     judge: str = "",
     date: str | None = None,
     seed: int = 42,
@@ -44,17 +46,26 @@ def calibrate(
     """Let the scorer `row` of a suite judge labelled outputs, and compare its scores with the labels.
 
     Each output and each of `CANARIES` is judged twice. `pass_at` is the lowest score that passes, on the scale
-    of the row; if labels are scores, the judge's are stretched to 0 to 9. `judge` names the model, if the suite
-    does not know it. Outputs that could not be judged are left out. Raises `ConfigurationError` for a row that
-    is not a scorer, for a `pass_at` beyond the scale, and if no output was judged.
+    of the row, by default the scorer's `at_least`; if labels are scores, the judge's are stretched to 0 to 9.
+    `judge` names the model, if the suite does not know it. Outputs that could not be judged are left out. Raises
+    `ConfigurationError` for a row that is not a scorer, for a `pass_at` that is missing or beyond the scale, and
+    if no output was judged.
     """
-    check_pass_at(pass_at)
     scorers = {scorer.name: scorer for scorer in suite.judges}
     if row not in scorers:
         raise ConfigurationError(
             f"the suite {suite.name!r} has no scorer {row!r}, and only a scorer can be calibrated. "
             f"Scorers: {', '.join(scorers) or 'none'}.{nearest(row, scorers)}"
         )
+    given = scorers[row].given
+    if pass_at is None and isinstance(given, BuiltIn | DimensionScorer):
+        pass_at = getattr(given.entry, "at_least", None)
+    if pass_at is None:
+        raise ConfigurationError(
+            f"the scorer {row!r} has no pass mark; give --pass-at (in Python: pass_at=...), the lowest score that "
+            "passes."
+        )
+    check_pass_at(pass_at)
     found = labels if isinstance(labels, Labels) else read_labels(labels)
     ids = {f"output-{place}": each.id for place, each in enumerate(found.outputs)}
     canaries = {f"canary-{name}": name for name in CANARIES}
@@ -69,7 +80,7 @@ def calibrate(
     run = Suite(
         f"calibration of {suite.name}",
         cases,
-        scorers={row: scorers[row].given},
+        scorers={row: given},
         target=answers,
         repeats=2,
         limits=suite.limits,

@@ -135,6 +135,29 @@ def test_the_command_finds_the_only_suite_also_in_a_file_that_ends_in_yml(
     assert "wrote calibrations/liked.json" in text
 
 
+def test_without_a_pass_mark_that_of_the_scorer_counts(
+    labels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "models.py").write_text(
+        "from langchain_core.language_models import FakeListChatModel\n"
+        f"judge = FakeListChatModel(responses=[{GRADE!r}])\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "suites" / "refunds.yaml").write_text(
+        "suite: refunds\ntarget: {outputs: out.jsonl}\nmodels: {judge: 'models.py:judge'}\nscorers:\n"
+        "  - {name: kind, use: judge, rubric: It is kind., judge: judge, at_least: 0.3}\n"
+        "  - {name: liked, use: matches, pattern: refund}\ncases: [{id: a, input: refund}]\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "out.jsonl").write_text('{"id": "a", "output": "refund"}\n', encoding="utf-8")
+    command = ("eval", "calibrate", str(labels), "--row")
+    typed(*command, "kind")
+    assert Calibration.read(tmp_path / "calibrations" / "kind.json").pass_at == 0.3
+    assert "the scorer 'liked' has no pass mark; give --pass-at" in refused(*command, "liked")
+
+
 @pytest.mark.lengthy
 def test_the_command(labels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
