@@ -15,7 +15,7 @@ from arbiter.cli._eval_options import Options
 from arbiter.cli._evaluating import interrupted
 from arbiter.cli._progress import Progress, ends_in_good_order
 from arbiter.cli._runs import out
-from arbiter.cli._streams import stdout_for_results, tell
+from arbiter.cli._streams import each_warning_once, stdout_for_results, tell
 from arbiter.errors import ConfigurationError
 from arbiter.harness.agent_baselines import baseline_files
 from arbiter.harness.cases import Case
@@ -38,7 +38,7 @@ def write_baseline(name: str, path: Path | None, *, update: bool, repeats: int, 
         suite = replace(suite, repeats=repeats, cache="off")  # a copy of what was measured is no second draw
         place = _place(path, suite.gate.baseline, suite.cases, update)
         progress = Progress()
-        with ends_in_good_order(), stdout_for_results():
+        with ends_in_good_order(), each_warning_once(), stdout_for_results():
             report = replace(suite, gate=replace(suite.gate, baseline=None)).run(progress=progress)
         progress.end()
         if report.interrupted:

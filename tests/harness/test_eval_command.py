@@ -305,14 +305,21 @@ graph = builder.compile()
 """
 
 
-def test_an_evaluator_that_fails_is_reported_once(files: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("command", "ends"),
+    [(("run", "--no-gate"), 5), (("baseline", "suites/parity.yaml", "--out", "parity.json"), 2)],
+    ids=["run", "baseline"],
+)
+def test_an_evaluator_that_fails_is_reported_once(
+    files: Path, caplog: pytest.LogCaptureFixture, command: tuple[str, ...], ends: int
+) -> None:
     (files / "failing_graph.py").write_text(FAILING)
     (files / "suites/parity.yaml").write_text(
         SUITE.replace("{function: app.py:answer}", "{graph: failing_graph.py:graph}")
         + "evaluators: [{name: brief, use: length, key: gone, at_most: 3}]\n"
     )
-    said = Said("run", "--no-gate")
-    assert (said.code, "brief 10 error" in said.out) == (5, True)
+    said = Said(*command)
+    assert (said.code, "brief 10 error" in said.out) == (ends, command[0] == "run")
     assert len([record for record in caplog.records if "brief failed" in record.message]) == 1
 
 
