@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import langgraph.errors
 from langgraph.errors import GraphBubbleUp
 
 from arbiter._lifecycle.outcomes import denied, log
@@ -26,6 +27,12 @@ from arbiter.errors import ApprovalUsedError, ConfigurationError, describe, near
 from arbiter.history._record import Answer, PolicyDecision, Question
 from arbiter.policy import PolicyChecker
 from arbiter.verdicts import Terms, Verdict, short, terms_of
+
+# An older LangGraph has no schemas for answers.
+is_refused: Callable[[BaseException], bool] = getattr(
+    langgraph.errors, "is_invalid_resume", lambda error: False
+)
+"""True if an answer did not fit the schema of its question. The question can be answered again."""
 
 
 def approve(

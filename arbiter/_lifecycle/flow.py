@@ -13,7 +13,7 @@ from typing import Any, cast
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
 from arbiter._lifecycle.advising import advise, note_untaken, without_transient
-from arbiter._lifecycle.asking import begin_approved, keep_approved
+from arbiter._lifecycle.asking import begin_approved, is_refused, keep_approved
 from arbiter._lifecycle.checking import check, check_output
 from arbiter._lifecycle.correcting import audit_draft, correct, draft_in, with_draft
 from arbiter._lifecycle.escalating import escalate, kept_output, pending_question_in
@@ -248,7 +248,8 @@ def _failed(run: NodeRun, raised: Raised) -> Steps:
     if run.stops:
         note_stops(run)
     if run.entry is not None and isinstance(error, Exception):
-        noted = yield Stopped(run.entry, isinstance(error, GraphBubbleUp))
+        refused = is_refused(error)
+        noted = yield Stopped(run.entry, refused or isinstance(error, GraphBubbleUp), refused)
         if type(noted) is Raised:
             record.failed("approval", f"how its body ended could not be saved: {describe(noted.error)}")
     if isinstance(error, GraphBubbleUp):

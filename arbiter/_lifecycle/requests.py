@@ -175,6 +175,8 @@ class Stopped:
 
     entry: Mapping[str, Any]
     paused: bool
+    refused: bool = False
+    """True if a human's answer did not fit the schema of its question, which can be answered again."""
 
 
 @dataclass(slots=True)

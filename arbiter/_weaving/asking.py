@@ -5,7 +5,8 @@ Notes about them are stored next to the checkpoint, see `notes.py` and "Approval
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, count, takewhile
 from threading import local
@@ -33,6 +34,7 @@ from langgraph._internal._constants import (
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Interrupt, interrupt
 
+from arbiter._lifecycle.asking import is_refused
 from arbiter._lifecycle.requests import NO_ANSWER, TAKEN, Answered, Ask, Entry, Question, Saved, Spend
 from arbiter._lifecycle.saving import Access, Put, Wait
 from arbiter._threads.forks import new_lock, renew_in_child
@@ -487,34 +489,44 @@ def body_answers(config: RunnableConfig | None) -> int:
 # Graphs in a body that saves nothing --------------------------------------------------------------
 
 
-def keeps_answers(conf: Mapping[str, Any]) -> Any:
+@contextmanager
+def keeping_answers(conf: Mapping[str, Any]) -> Generator[Any]:
     """A scratchpad for a body whose graphs have no checkpointer: their questions count as the body's own.
 
     Such a graph begins anew when the run is resumed. It then asks its earlier questions again, in the same
-    order, and gets the answers that the task has kept.
+    order, and gets the answers that the task has kept. The task keeps no answer that the schema of its
+    question refused.
     """
     parent_scratchpad = conf[CONFIG_KEY_SCRATCHPAD]  # `_loaded` looks for this name
-    answers, asks = parent_scratchpad.resume, local()
+    answers, asks, last = parent_scratchpad.resume, local(), -1
     _place_by_id(conf)
 
     def number() -> int:
+        nonlocal last
         at: int = parent_scratchpad.interrupt_counter()
+        last = at
         asks.itself = at >= len(answers)  # then `interrupt` goes on with `answer`, in this thread
         return at
 
     def answer(consume: bool = False) -> Any:
+        nonlocal last
         if not consume or getattr(asks, "itself", False):
             asks.itself = False
             return parent_scratchpad.get_null_resume(consume)
-        at = parent_scratchpad.interrupt_counter()
+        last = at = parent_scratchpad.interrupt_counter()
         if at == len(answers) and (value := parent_scratchpad.get_null_resume(True)) is not None:
             answers.append(value)
-        if at >= len(answers):
-            return None
-        conf[CONFIG_KEY_SEND]([(RESUME, answers[: at + 1])])
-        return answers[at]
+        return answers[at] if at < len(answers) else None
 
-    return replace(parent_scratchpad, interrupt_counter=number, get_null_resume=answer)
+    try:
+        yield replace(parent_scratchpad, interrupt_counter=number, get_null_resume=answer)
+    except BaseException as error:
+        if last >= 0 and is_refused(error):
+            del answers[last:]
+        raise
+    finally:
+        if kept := answers[: last + 1]:
+            conf[CONFIG_KEY_SEND]([(RESUME, kept)])
 
 
 _placed: WeakSet[Any] = WeakSet()
@@ -634,6 +646,19 @@ def _is_replayed(conf: Mapping[str, Any]) -> bool:
         conf[CONFIG_KEY_TASK_ID] in Writes(known.get("pending_writes", ())).done
         for known in _resumed_in(conf[CONFIG_KEY_SCRATCHPAD])
     )
+
+
+def drop_refused(conf: Mapping[str, Any]) -> None:
+    """Drop the answer, given by its id, that the schema of the body's own question refused.
+
+    LangGraph would not save it, but Arbiter's marks are saved together with the answers after them.
+    """
+    pad, place = conf[CONFIG_KEY_SCRATCHPAD], conf[CONFIG_KEY_CHECKPOINT_NS]
+    if before := len(pad.resume) - 1:
+        place = f"{place}{NS_SEP}{before}"
+    if pad.resume and Interrupt.from_ns(None, place).id in (conf.get(CONFIG_KEY_RESUME_MAP) or {}):
+        pad.resume.pop()
+        conf[CONFIG_KEY_SEND]([(RESUME, list(pad.resume))])
 
 
 def pause_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[None]:

@@ -31,11 +31,13 @@ from arbiter._weaving.asking import (
     ask_human,
     begin_function,
     claims_of,
+    drop_refused,
     is_resumed,
     let_go,
     pause_function,
     saver_of,
 )
+from arbiter._weaving.channel import conf_of
 from arbiter._weaving.executions import begin_call, end_call
 from arbiter._weaving.node import without_effects
 from arbiter._weaving.runtimes import with_ambient
@@ -223,6 +225,8 @@ class FunctionCall(NodeRun):
                 self.claims = claims_of(config, self._uses)
                 return True
             case Stopped() if op.paused:
+                if op.refused:
+                    drop_refused(conf_of(self.config))
                 return (yield from pause_function(cast(RunnableConfig, self.config), self._uses))
             case _:
                 return None  # a function has no checkpoint

@@ -61,11 +61,12 @@ from arbiter._weaving.asking import (
     ask_human,
     begin_body,
     body_answers,
+    drop_refused,
     finished_siblings,
     finished_tasks,
     is_used,
     keep_draft,
-    keeps_answers,
+    keeping_answers,
     let_go,
     no_answer,
     note_spent,
@@ -361,6 +362,8 @@ class NodeAttempt(NodeRun):
             case IsUsed():
                 return (yield from is_used(self._conf, [self.record.id]))
             case Stopped():
+                if op.refused:
+                    drop_refused(self._conf)
                 return (yield from (pause_body(self._conf, op.entry) if op.paused else spend(self._conf)))
             case _ if not self.is_saved:
                 return None
@@ -568,9 +571,10 @@ class NodeAttempt(NodeRun):
     @contextmanager
     def _ambient(self, buffered: bool) -> Generator[RunnableConfig]:
         given, handlers = cast(RunnableConfig, self.config), self.handlers
-        with watched(given, handlers) if handlers else nullcontext(given) as config:
-            if buffered:
-                config = self._buffering(config)
+        with (
+            watched(given, handlers) if handlers else nullcontext(given) as own,
+            self._buffering(own) if buffered else nullcontext(own) as config,
+        ):
             before = ambient_before.set(ambient_before.get())  # a graph in the body sets its own
             token = var_child_runnable_config.set(config)
             try:
@@ -582,7 +586,8 @@ class NodeAttempt(NodeRun):
                 except ValueError:  # an async generator may be closed in another context
                     pass
 
-    def _buffering(self, config: RunnableConfig) -> RunnableConfig:
+    @contextmanager
+    def _buffering(self, config: RunnableConfig) -> Generator[RunnableConfig]:
         """The config for a draft: its streamed chunks and its own writes to the state are kept back until it
         is accepted.
         """
@@ -615,7 +620,6 @@ class NodeAttempt(NodeRun):
         # resumed.
         patch: dict[str, Any] = {
             CONFIG_KEY_CHECKPOINTER: None,
-            CONFIG_KEY_SCRATCHPAD: keeps_answers(conf),
             CONFIG_KEY_SEND: writes_later(conf[CONFIG_KEY_SEND]),
         }
         if conf.get(CONFIG_KEY_DURABILITY) == "sync":
@@ -627,7 +631,7 @@ class NodeAttempt(NodeRun):
             inside = from_inside if self.record.drafts else later
             patch[CONFIG_KEY_STREAM] = StreamProtocol(inside(stream), stream.modes)
         tags = [*(config.get("tags") or ()), "nostream"]
-        buffered_config: RunnableConfig = {**config, "tags": tags, "configurable": {**conf, **patch}}
+        buffered_config: RunnableConfig = {**config, "tags": tags}
         callbacks = config.get("callbacks")
         if isinstance(callbacks, BaseCallbackManager):
             # Handlers that stream events at once (messages, astream_events) would show a rejected draft.
@@ -635,7 +639,9 @@ class NodeAttempt(NodeRun):
             for handler in [h for h in callbacks.handlers if isinstance(h, _StreamingCallbackHandler)]:
                 callbacks.remove_handler(handler)
             buffered_config["callbacks"] = callbacks
-        return buffered_config
+        with keeping_answers(conf) as pad:
+            buffered_config["configurable"] = {**conf, **patch, CONFIG_KEY_SCRATCHPAD: pad}
+            yield buffered_config
 
     def _continued(self) -> Sequence[str]:
         """The namespaces of the graphs that the body has called, if they may have continued earlier work of

@@ -17,7 +17,7 @@ from langgraph.func import entrypoint
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, RetryPolicy, Send, interrupt
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from arbiter import (
     Advisor,
@@ -569,6 +569,57 @@ def test_a_graph_under_a_gate_gets_each_answer_for_its_own_question(
 
 class Typed(BaseModel):
     topic: str = ""
+
+
+class Size(BaseModel):
+    cm: int
+
+
+@MODES
+@pytest.mark.parametrize("by", ["value", "id"])
+@pytest.mark.parametrize("drafts", [1, 2])
+@pytest.mark.parametrize("asks", ["as the node", "by the node", "the node itself"])
+def test_a_question_under_a_gate_can_be_answered_again_if_an_answer_did_not_fit_its_schema(
+    asks: str, drafts: int, by: str, mode: str
+) -> None:
+    """The answer that LangGraph refused is not kept, and those before it are."""
+
+    def pack(state: Any) -> Any:
+        size: Any = interrupt("size?", response_schema=Size)
+        return {"topic": f"{size.cm} cm, {interrupt('colour?', response_schema=Typed).topic}"}
+
+    def answer(history: Any, draft: Any, attempt: int) -> Correction:
+        return Correction.retry("again") if attempt < drafts else Correction.commit()
+
+    inside = chat(pack)
+
+    def call_inside(state: Any) -> Any:
+        return inside.invoke(state)
+
+    nodes: dict[str, Any] = {"as the node": inside, "by the node": call_inside, "the node itself": pack}
+    builder: Any = StateGraph(Chat)
+    builder.add_node("agent", nodes[asks])
+    graph: Any = builder.add_edge(START, "agent").compile(checkpointer=InMemorySaver())
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", answer, target_nodes=["agent"]))
+    app = arbiter_os.govern(graph)
+
+    def give(question: Any, value: Any) -> Any:
+        return run(app, Command(resume={question.id: value} if by == "id" else value), thread("1"), mode=mode)
+
+    output: Any = run(app, {"messages": []}, thread("1"), mode=mode)
+    for _ in range(drafts):
+        for asked, wrong, right in (
+            ("size?", {"cm": "tall"}, {"cm": 7}),
+            ("colour?", {"topic": 1}, {"topic": "red"}),
+        ):
+            (question,) = output["__interrupt__"]
+            assert question.value == asked
+            with pytest.raises(ValidationError):
+                give(question, wrong)
+            assert [each.value for each in app.get_state(thread("1")).interrupts] == [asked]
+            output = give(question, right)
+    assert output["topic"] == "7 cm, red"
 
 
 def sends(given: Any, seen: list[Any]) -> Any:

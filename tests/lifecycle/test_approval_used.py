@@ -14,7 +14,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import NodeTimeoutError
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, RetryPolicy
+from langgraph.types import Command, RetryPolicy, interrupt
+from pydantic import BaseModel, ValidationError
 
 from arbiter import ArbiterOS
 from arbiter._weaving import asking
@@ -53,6 +54,58 @@ def test_a_failed_node_whose_error_is_handled_uses_its_approval_at_once(mode: st
         run(app(), Command(resume="approve"), thread("1"), mode=mode)
     first.join()
     assert calls == ["pay"]
+
+
+class Size(BaseModel):
+    cm: int
+
+
+@MODES
+@pytest.mark.parametrize("by", ["value", "id"])
+@pytest.mark.parametrize(
+    "asks", ["the node", "a graph as the node", "a graph in the node", "a function in the node"]
+)
+def test_an_approval_stays_in_force_if_an_answer_does_not_fit_the_schema_of_its_question(
+    asks: str, by: str, mode: str
+) -> None:
+    """The body's own question is answered again. The answer that LangGraph refused is not saved."""
+
+    def pack(state: Any) -> Any:
+        sizes: list[Any] = [interrupt(question, response_schema=Size) for question in ("high?", "wide?")]
+        return {"log": [f"{high.cm} x {wide.cm}" for high, wide in [sizes]]}
+
+    arbiter_os = ArbiterOS()
+    inside: Any = StateGraph(State).add_node("pack", pack).add_edge(START, "pack").compile()
+    function: Any = arbiter_os.govern(pack)
+    target = "pack" if asks == "a function in the node" else "agent"
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=[target]))
+
+    def call_inside(state: Any) -> Any:
+        return inside.invoke(state)
+
+    def call_function(state: Any) -> Any:
+        return function(state)
+
+    nodes: dict[str, Any] = {
+        "the node": pack,
+        "a graph as the node": inside,
+        "a graph in the node": call_inside,
+        "a function in the node": call_function,
+    }
+    builder: Any = StateGraph(State).add_node("agent", nodes[asks]).add_edge(START, "agent")
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+
+    def give(output: Any, value: Any) -> Any:
+        (question,) = output["__interrupt__"]
+        return run(app, Command(resume={question.id: value} if by == "id" else value), thread("1"), mode=mode)
+
+    output = give(run(app, {"log": []}, thread("1"), mode=mode), "approve")
+    for question in ("high?", "wide?"):
+        assert [each.value for each in output["__interrupt__"]] == [question]
+        with pytest.raises(ValidationError):
+            give(output, {"cm": "tall"})
+        output = give(output, {"cm": 7})
+    assert output["log"] == ["7 x 7"]
 
 
 FLAKY = RetryPolicy(max_attempts=2, initial_interval=0.001, jitter=False, retry_on=ValueError)
