@@ -48,8 +48,8 @@ def _reached_levels(graph: Level) -> Iterator[Level]:
     yield graph
     found = graph.reachable() if graph.known else set(graph.nodes)
     for name, node in graph.nodes.items():
-        if node.inner is not None and name in found:
-            yield from _reached_levels(node.inner)
+        for inner in node.graphs if name in found else ():
+            yield from _reached_levels(inner)
 
 
 def _groups(level: Level, lost: Sequence[str]) -> Iterator[list[str]]:
@@ -166,9 +166,11 @@ def _bounded(node: Node, contracts: Sequence[Contract]) -> bool:
         return True
     if any((caps(rule) or may_cap(rule)) and node.is_target_of(rule) for rule in contracts):
         return True
-    inner = node.inner
-    if inner is None or not inner.known:
-        return False
+    return any(_bounds(inner, contracts) for inner in node.graphs if inner.known)
+
+
+def _bounds(inner: Level, contracts: Sequence[Contract]) -> bool:
+    """True if each run of a subgraph must pass a node that is bounded."""
     blocked = {name for name, within in inner.nodes.items() if _bounded(within, contracts)}
     return bool(blocked) and not any(_may_end(inner, name) for name in inner.reachable(blocked))
 

@@ -36,7 +36,7 @@ def _paths(graph: Level, forbidden: Forbidden) -> list[tuple[str, ...]]:
     for place in _places(graph):
         if _node(place).instruction is steps[0]:
             ahead.append((place, 1, False, (_node(place).full,)))
-    seen: set[tuple[str, int, bool]] = set()
+    seen: set[tuple[int, int, bool]] = set()
     while ahead:
         place, done, gap, path = ahead.popleft()
         for after, left in _next(place):
@@ -54,13 +54,13 @@ def _paths(graph: Level, forbidden: Forbidden) -> list[tuple[str, ...]]:
 
 def _go_on(
     ahead: deque[tuple[_Place, int, bool, tuple[str, ...]]],
-    seen: set[tuple[str, int, bool]],
+    seen: set[tuple[int, int, bool]],
     place: _Place,
     done: int,
     gap: bool,
     path: tuple[str, ...],
 ) -> None:
-    if (key := (_node(place).full, done, gap)) not in seen:
+    if (key := (id(_node(place)), done, gap)) not in seen:
         seen.add(key)
         ahead.append((place, done, gap, path))
 
@@ -74,8 +74,8 @@ def _places(level: Level, around: _Place = ()) -> Iterator[_Place]:
     for name, node in level.nodes.items():
         place = (*around, (level, name))
         yield place
-        if node.inner is not None and node.inner.known:
-            yield from _places(node.inner, place)
+        for inner in _known(node):
+            yield from _places(inner, place)
 
 
 def _next(place: _Place) -> Iterator[tuple[_Place, tuple[str, ...]]]:
@@ -86,17 +86,30 @@ def _next(place: _Place) -> Iterator[tuple[_Place, tuple[str, ...]]]:
             yield inside, ()
     around = place[:-1]
     if around and any(not outcome.targets for outcome in level.outcomes(name, guesses=False)):
-        for after, left in _next(around):
-            yield after, (_node(around).full, *left)
+        node = _node(around)
+        graphs = _known(node)
+        behind = graphs[next(at for at, graph in enumerate(graphs) if graph is level) + 1 :]
+        ways = ((inside, ()) for inside in _entered(around, behind[0])) if behind else _next(around)
+        for after, left in ways:
+            yield after, (node.full, *left)
 
 
 def _first(place: _Place) -> Iterator[_Place]:
-    inner = _node(place).inner
-    if inner is None or not inner.known:
+    graphs = _known(_node(place))
+    if not graphs:
         yield place
         return
+    yield from _entered(place, graphs[0])
+
+
+def _entered(place: _Place, inner: Level) -> Iterator[_Place]:
     for target in sorted(_successors(inner, START)):
         yield from _first((*place, (inner, target)))
+
+
+def _known(node: Node) -> list[Level]:
+    """The graphs that are its body, one after another, without those whose edges are unknown."""
+    return [inner for inner in node.graphs if inner.known]
 
 
 def _successors(level: Level, name: str) -> set[str]:

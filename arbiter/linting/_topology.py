@@ -285,12 +285,13 @@ def _conditional(level: Level, spec: Any) -> Branch:
 def _read_commands(level: Level, name: str, spec: Any, look: Look) -> None:
     """Record where a node's `Command` may go: its own, or one from inside its subgraph."""
     ends = frozenset(spec.ends or ())
-    inner = level.nodes[name].inner
+    leaving = [inner.leaving for inner in level.nodes[name].graphs if inner.leaving is not None]
     if look.leaves:
         level.leaving = (level.leaving or set()) | look.strings
         level.instead[name] = Branch(ends=frozenset({END}))
-    if inner is not None and inner.leaving is not None:
-        level.instead[name] = Branch(ends=ends) if ends else _guessed(level, Look(strings=inner.leaving))
+    if leaving:
+        named = Look(strings=set[str]().union(*leaving))
+        level.instead[name] = Branch(ends=ends) if ends else _guessed(level, named)
     elif ends:
         branch = Branch(ends=ends, optional=not look.commands_only, several=look.several)
         level.branches.setdefault(name, []).append(branch)

@@ -36,7 +36,18 @@ from arbiter.linting import (
     to_sarif,
 )
 from arbiter.routers import ErrorRouter, EvaluationRouter, MetricThresholdPolicyRouter
-from tests.linting.lint_corpus import CLEAN, SEEDED, Case, agent, body, demands, graph, sub
+from tests.linting.lint_corpus import (
+    CLEAN,
+    SEEDED,
+    Case,
+    agent,
+    body,
+    by_score,
+    demands,
+    graph,
+    sub,
+    up_to_pay,
+)
 from tests.support import examples
 
 
@@ -257,6 +268,52 @@ def test_the_graphs_of_a_sequence_are_read_one_after_another() -> None:
     for sequence in (check | sub("START draft END"), sub("START draft END") | check):
         before = graph("START both pay END", bodies={"both": sequence})
         assert not list(governing(demands()).lint(before()))
+
+
+@pytest.mark.parametrize(
+    ("inside", "finds"),
+    [
+        (sub("START draft load draft"), [("endless-cycle", "both:draft")]),
+        (sub("START draft END", "load END"), [("unreachable", "both:load")]),
+        (sub("START draft load pay END"), [("passed-sequence", "both:pay")]),
+    ],
+)
+def test_each_graph_of_a_sequence_is_linted(inside: Any, finds: list[tuple[str, str]]) -> None:
+    """As a graph that is the whole body of a node, whichever place it has."""
+    other = sub("START reflect END")
+    for both in (inside, other | inside, inside | other):
+        app = graph("START both END", bodies={"both": both})
+        report = governing(HistoryPolicyChecker("no blind", [GENERATE, TOOL_CALL])).lint(app())
+        assert [(each.code, each.nodes[0]) for each in report if each.nodes] == finds
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("draft", "pay"), ("draft", "load pay"), ("load draft", "pay")]
+)
+def test_a_sequence_of_graphs_evades_a_forbidden_sequence(first: str, second: str) -> None:
+    both = sub(f"START {first} END") | sub(f"START {second} END")
+    app = graph("START both END", bodies={"both": both})
+    governed = governing(HistoryPolicyChecker("no blind", [GENERATE, TOOL_CALL]))
+    assert [each.code for each in governed.lint(app())] == ["passed-sequence"]
+    # The rule does not stop the run.
+    governed.govern(app()).invoke({"log": []})
+
+
+def test_a_cap_in_any_graph_of_a_sequence_caps_the_cycle_around_it() -> None:
+    load, draft = sub("START load END"), sub("START draft END")
+    for both in (draft | load, load | draft):
+        app = graph(
+            "START both", bodies={"both": both}, branches={"both": (by_score, {"again": "both", "done": END})}
+        )
+        assert [each.code for each in governing().lint(app())] == ["uncapped-cycle"]
+        assert not list(governing(AtMost("few", 2, target_nodes=["draft"])).lint(app()))
+
+
+def test_a_command_for_the_parent_graph_is_read_in_any_graph_of_a_sequence() -> None:
+    load, leaving = sub("START load END"), sub("START reflect END", bodies={"reflect": up_to_pay})
+    for both in (leaving | load, load | leaving):
+        app = graph("START both END", "pay END", bodies={"both": both})
+        assert not list(governing().lint(app()))
 
 
 def test_a_step_of_a_subgraph_is_named_without_its_parents() -> None:
