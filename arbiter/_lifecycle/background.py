@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any
 
 from arbiter._lifecycle.evaluations import LOOK, Evaluations, EvaluatorQueue, log
@@ -21,7 +21,7 @@ _LOOKS = 100
 MANY = 10_000
 """The number of node runs that wait for an evaluator when it is reported to fall behind."""
 _behind = Once()
-"""The evaluators of which that was reported."""
+"""The evaluators of which that was reported, and the `Background`s whose quick evaluators fell behind together."""
 
 
 _IDLE = LOOK * _LOOKS
@@ -110,13 +110,21 @@ class Background:
             with self._lock:
                 self._opened(first)
             begun[0].add_done_callback(lambda _: self._closed(first))
+        slowest: tuple[float, EvaluatorQueue] | None = None
         for at, queue in enumerate(evaluations.queues):
             if evaluations.found[at] is not None or queue in evaluations.members:
                 continue
             if queue.timing.inline:
+                begun_at = perf_counter()
                 queue.run(evaluations, at)
+                seconds = perf_counter() - begun_at
+                if slowest is None or seconds > slowest[0]:
+                    slowest = seconds, queue
             else:
                 self._hand_over(queue, evaluations)
+        # The worker runs quick evaluators itself, one node run after another, and the slowest holds up the others.
+        if slowest is not None and len(self._queue) >= MANY and _behind.is_new(weakref.ref(self)):
+            _tell_behind(slowest[1], "fewer targets, leave out its `blocking = False` if it has that")
 
     def _hand_over(self, queue: EvaluatorQueue, evaluations: Evaluations) -> None:
         with self._lock:
@@ -160,13 +168,7 @@ class Background:
         self._open += 1
         queue.open += 1
         if queue.open == MANY and _behind.is_new(weakref.ref(queue)):
-            log.warning(
-                "evaluator %s falls behind: %d node runs wait for it, and their states stay in memory. Give "
-                "it a higher `concurrency` or fewer targets, or wait for it now and then with "
-                "arbiter_os.drain() or adrain()",
-                queue.name,
-                MANY,
-            )
+            _tell_behind(queue, "a higher `concurrency` or fewer targets")
 
     def _closed(self, queue: EvaluatorQueue) -> None:
         with self._none_open:
@@ -174,6 +176,16 @@ class Background:
             queue.open -= 1
             if self._open == 0 and not self._queue:
                 self._none_open.notify_all()
+
+
+def _tell_behind(queue: EvaluatorQueue, remedy: str) -> None:
+    log.warning(
+        "evaluator %s falls behind: %d node runs wait for it, and their states stay in memory. Give it %s, or wait "
+        "for it now and then with arbiter_os.drain() or adrain()",
+        queue.name,
+        MANY,
+        remedy,
+    )
 
 
 # Evaluations must end before Python closes its thread pools, which call sync models, and so before `atexit`

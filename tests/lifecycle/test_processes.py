@@ -298,6 +298,34 @@ def test_an_evaluator_that_falls_behind_is_reported_once(
     assert told() == [line]
 
 
+def test_a_slow_evaluator_that_claims_to_be_quick_is_reported_once_among_quick_ones(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbiter._lifecycle.background.MANY", 3)
+    begun, released = threading.Event(), threading.Event()
+
+    def held(history: History) -> EvaluationResult:
+        begun.set()
+        released.wait(60)
+        return good(history)
+
+    arbiter_os = ArbiterOS(keep=1)
+    for name, judge in (("before", good), ("slow", held), ("after", good)):
+        evaluator = Judge(name, judge)
+        evaluator.blocking = False
+        arbiter_os.add_evaluator(evaluator)
+    app = arbiter_os.govern(chain(Spy("work")))
+    app.invoke({"log": []})
+    assert begun.wait(60)
+    for _ in range(5):
+        app.invoke({"log": []})
+    released.set()
+    assert arbiter_os.drain(60)
+    (line,) = [line for line in caplog.messages if "falls behind" in line]
+    assert line.startswith("evaluator slow falls behind: 3 node runs wait for it")
+    assert "leave out its `blocking = False`" in line
+
+
 IN_A_THREAD = """
 import threading
 from arbiter import ArbiterOS, EvaluationResult
