@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from arbiter.errors import ParameterError, nearest
-from arbiter.memory._options import is_several, text
+from arbiter.memory._options import has_members, text
 from arbiter.models import visible
 
 
@@ -57,7 +57,7 @@ class Character:
     ) -> None:
         text("name", name, "Character")
         given: Any = bio
-        lines: tuple[str, ...] = tuple(given) if is_several(given) else (given,)
+        lines: tuple[str, ...] = tuple(given) if has_members(given) else (given,)
         if not all(map(_is_text, lines)):
             raise ParameterError("Character", "bio", f"expected texts, got {bio!r:.80}.")
         self.name = name

@@ -53,7 +53,7 @@ from arbiter.memory._entities import Entities, Entity, participants
 from arbiter.memory._evaluators import CognitiveEvaluator, HandlerOutcome
 from arbiter.memory._notes import key_of_messages
 from arbiter.memory._off_record import off_the_record, without_hidden
-from arbiter.memory._options import is_several, of_kind, one_of, seconds, text, whole, wrong
+from arbiter.memory._options import has_members, of_kind, one_of, seconds, text, whole, wrong
 from arbiter.memory._outcomes import Called, call, gated, settled, unknown_names
 from arbiter.memory._quiet import Held, Processed, Quiet, stub
 from arbiter.memory._records import time_in, time_of, utc_now
@@ -178,7 +178,7 @@ class EvaluationCycle(EvaluatorGroup):
         for entity in (known := tuple(entities)):
             of_kind("entities", entity, Entity)
             names: Any = entity.names
-            if not (is_several(names) and all(isinstance(part, str) for part in (entity.id, *names))):
+            if not (has_members(names) and all(isinstance(part, str) for part in (entity.id, *names))):
                 problem = f"expected texts, as in Entity(id='ada', names=('Ada',)), got {entity!r:.80}."
                 raise wrong("entities", problem)
         text("agent_id", agent_id)

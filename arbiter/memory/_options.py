@@ -35,7 +35,7 @@ def of_kind(name: str, value: Any, kind: type, *, none: bool = False, owner: str
         raise ParameterError(owner, name, f"expected {expected}, got {value!r:.80}.")
 
 
-def is_several(value: Any) -> bool:
+def has_members(value: Any) -> bool:
     """True for what has members, and is no single text."""
     return hasattr(value, "__iter__") and not isinstance(value, str)
 

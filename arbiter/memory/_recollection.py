@@ -24,7 +24,7 @@ from arbiter.memory._editing import Editing, FactChanges
 from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._importing import Import
 from arbiter.memory._notes import KEYS, Traces
-from arbiter.memory._options import is_several, of_kind
+from arbiter.memory._options import has_members, of_kind
 from arbiter.memory._quiet import Processed
 from arbiter.memory._records import (
     KINDS,
@@ -316,7 +316,7 @@ class Memory:
         `ParameterError`.
         """
         given: Any = objectives
-        steps: list[Any] = [*given] if is_several(given) else [given]
+        steps: list[Any] = [*given] if has_members(given) else [given]
         goal = Goal(
             id=id or str(uuid5(NAMESPACE_OID, joined((room_id, name)))),
             room_id=room_id,
