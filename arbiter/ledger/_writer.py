@@ -202,8 +202,10 @@ class Writer:
         them again.
         """
         done = self.flush(timeout)
-        with self._wake:
+        # An event is queued before this, and the thread writes it, or it is refused.
+        with self._guard:
             self._closed = True
+        with self._wake:
             self._wake.notify_all()
         _open_writers.discard(self)
         thread = self._thread
