@@ -85,13 +85,33 @@ def _from_file(path: Path) -> ModuleType:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(_free_name(path), path)
     assert spec is not None  # a path that ends with .py has a spec
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _free_name(path: Path) -> str:
+    """The name of the module in a file: that of the file, unless another module that was imported has it, such as
+    Python's own json, which stays what it is for all others.
+    """
+    known = sys.modules.get(path.stem)
+    file = getattr(known, "__file__", None)
+    if (
+        known is None
+        or path.stem in _from_files
+        or (file is not None and Path(file).resolve() == path.resolve())
+    ):
+        _from_files.add(path.stem)
+        return path.stem
+    return f"{path.stem}_py"
+
+
+_from_files: set[str] = set()
+"""The names of modules that were read from files that a path named."""
 
 
 def ensure_sync(function: Any, where: str) -> None:

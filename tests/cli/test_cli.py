@@ -698,3 +698,15 @@ def test_explain_shows_type_bounds_default_and_meaning_of_a_parameter() -> None:
     assert (
         "per `run`, `thread`, `user` or `process`; default `run` Whose account a node run counts on." in told
     )
+
+
+def test_a_file_with_the_name_of_another_module_does_not_replace_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "json.py").write_text(TEAM)
+    graph = load_graph("json.py:graph")
+    assert sys.modules["json"] is json
+    assert graph.invoke({"amount": 3.0})["paid"] == 3.0
+    assert load_graph("json.py:graph").nodes.keys() == graph.nodes.keys()
