@@ -118,10 +118,10 @@ class ToolsChecker(PolicyChecker):
         super().__init__(name, **options)
         self.on_caught = on_caught
         owner = f"checker {name!r}"
-        if allow is None and not deny:
+        self.deny = tuple(_rules(() if deny is None else deny, owner, "deny"))
+        if allow is None and not self.deny:
             raise ParameterError(owner, "allow", "expected a list of tools for allow or deny, got neither.")
         self.allow = None if allow is None else tuple(_rules(allow, owner, "allow"))
-        self.deny = tuple(_rules(deny or (), owner, "deny"))
         self._allowed = None if self.allow is None else _entries(self.allow, owner, "allow")
         self._denied = _entries(self.deny, owner, "deny")
         self._gates: WeakKeyDictionary[History, _Gate] = WeakKeyDictionary()

@@ -92,6 +92,14 @@ def _plain(expect: Expect) -> dict[str, Any]:
     return found
 
 
+def _equal(one: Any, other: Any) -> bool:
+    """False also for an array and for pandas.NA, which have no answer."""
+    try:
+        return bool(one == other)
+    except (TypeError, ValueError):
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One input, and what is expected of it.
@@ -124,7 +132,7 @@ class Case:
             raise ConfigurationError(f"{self._place(given)}: input{problem}")
         # The caller may change its own for the next case.
         object.__setattr__(self, "input", plain_copy(self.input))
-        if given in ("", None):
+        if given is None or _equal(given, ""):
             object.__setattr__(self, "id", digest(self.input)[:12])
         elif not isinstance(given, str) or not _ID.fullmatch(given):
             raise ConfigurationError(
@@ -142,26 +150,30 @@ class Case:
 
     def _place(self, name: object) -> str:
         where = f"{self.source}: " if self.source else ""
-        return f"{where}case {name!r:.80}" if name else f"{where}a case without an id"
+        return (
+            f"{where}case {name!r:.80}"
+            if not (name is None or _equal(name, ""))
+            else f"{where}a case without an id"
+        )
 
     def _cluster(self) -> str | None:
         given: Any = self.cluster
         if given is None or isinstance(given, str):
             return given or None
         # Also NaN, which is not equal to itself: the missing value of a table.
-        if not isinstance(given, Hashable) or given != given:
+        if not isinstance(given, Hashable) or not _equal(given, given):
             raise self._wrong("cluster", given, "a text, such as 'user-7'")
         return str(given)  # the number or the UUID of a user; a baseline has texts
 
     def _must_pass(self) -> bool:
         given: Any = self.must_pass
-        if given not in (True, False, None, ""):
+        if not any(_equal(given, each) for each in (True, False, None, "")):
             raise self._wrong("must_pass", given, "True or False")
         return bool(given)
 
     def _metadata(self) -> Mapping[str, Any]:
         given: Any = self.metadata
-        if given is None or given == "":
+        if given is None or _equal(given, ""):
             return _NOTHING
         if not is_mapping(given):
             raise self._wrong("metadata", given, "a mapping, such as {'topic': 'refunds'}")

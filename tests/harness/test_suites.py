@@ -458,6 +458,21 @@ def test_an_object_that_is_not_a_suite_is_refused(change: dict[str, Any], said: 
         make(**{"name": "x", "cases": CAPITALS, **change})
 
 
+class Unanswered:
+    """It equals neither itself nor anything else, and differs from nothing, as pandas.NA and arrays."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+    def __repr__(self) -> str:
+        return "NA"
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -474,6 +489,11 @@ def test_an_object_that_is_not_a_suite_is_refused(change: dict[str, Any], said: 
         ({"cluster": float("nan")}, "case 'a': cluster is nan; expected a text"),
         ({"must_pass": "no"}, "case 'a': must_pass is 'no'; expected True or False"),
         ({"metadata": ["topic"]}, "case 'a': metadata is .*; expected a mapping"),
+        ({"id": Unanswered()}, "a case has the id NA; expected up to"),
+        ({"id": Unanswered(), "input": {1}}, "case NA: input is of type set"),
+        ({"cluster": Unanswered()}, "case 'a': cluster is NA; expected a text"),
+        ({"must_pass": Unanswered()}, "case 'a': must_pass is NA; expected True or False"),
+        ({"metadata": Unanswered()}, "case 'a': metadata is NA; expected a mapping"),
     ],
 )
 def test_an_object_that_is_not_a_case_is_refused(given: dict[str, Any], said: str) -> None:
