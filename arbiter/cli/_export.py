@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from arbiter.cli._options import Screen, check_other_file, number_of, opened
 from arbiter.cli._receivers import RECEIVERS, send_scores
-from arbiter.cli._streams import reader_may_leave
+from arbiter.cli._streams import counting, reader_may_leave
 from arbiter.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ def export_records(
     with opened(where) as ledger:
         records = ledger.records(thread_id=thread, since=since)
         if to == "otlp":
-            Screen("table").say(_sent(records))
+            with counting("sending"):
+                sent = _sent(records)
+            Screen("table").say(sent)
             return 0
         if to == "html":
             lines = _html(ledger, str(thread))
@@ -59,16 +61,34 @@ def export_records(
             lines = followed(records) if follow else JsonLines(records).all()
         if output is not None:
             check_other_file("--output", output, where)
-            count = write_whole(output, lines)
+            with _counted(lines, to) as counted:
+                count = write_whole(output, counted)
             what = f"thread {thread}" if to == "html" else number_of(count, "line")
             Screen("jsonl").say(f"wrote {what} to {output}")
             return 0
         with reader_may_leave(), suppress(KeyboardInterrupt):
-            for line in lines:
-                sys.stdout.buffer.write(line.encode())
-                if follow:
-                    sys.stdout.buffer.flush()
+            # On a terminal, the lines themselves show how far it is.
+            shown = nullcontext(lines) if follow or sys.stdout.isatty() else _counted(lines, to)
+            with shown as counted:
+                for line in counted:
+                    sys.stdout.buffer.write(line.encode())
+                    if follow:
+                        sys.stdout.buffer.flush()
     return 0
+
+
+@contextmanager
+def _counted(lines: Iterable[str], to: str) -> Generator[Iterator[str]]:
+    """The lines, of which a terminal shows how many were written."""
+    with counting("writing the thread" if to == "html" else "lines written") as show:
+
+        def each() -> Iterator[str]:
+            for count, line in enumerate(lines, 1):
+                yield line
+                if to != "html":
+                    show(count)
+
+        yield each()
 
 
 def _sent(records: LedgerRecords) -> str:

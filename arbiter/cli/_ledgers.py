@@ -6,6 +6,7 @@ from typing import Any
 
 from arbiter._objects import load_graph
 from arbiter.cli._options import Screen, check_other_file, known_names, number_of, opened
+from arbiter.cli._streams import counting
 from arbiter.errors import ConfigurationError
 
 
@@ -83,7 +84,7 @@ def write_anchor(where: str, anchors: str | None, format: str) -> int:
 def prune_records(where: str, keep_days: float) -> int:
     """Remove what is older than that many days."""
     screen = Screen("table")
-    with opened(where, sign=True) as ledger:
+    with opened(where, sign=True) as ledger, counting("pruning"):
         pruned = ledger.prune(keep_days)
     screen.say(
         f"pruned: {number_of(pruned.threads, 'thread')}, and the contents of "

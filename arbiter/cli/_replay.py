@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from arbiter._objects import import_from_here
 from arbiter.cli._options import Screen, opened, option_of
-from arbiter.cli._streams import reader_may_leave
+from arbiter.cli._streams import counting, reader_may_leave
 from arbiter.errors import ArbiterError, ConfigurationError, describe, nearest
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def replay_runs(options: ReplayOptions) -> int:
     if options.file is not None and option_of(options.ledger):
         raise ConfigurationError("--from reads a file in place of a ledger. Leave out --ledger, or --from.")
     import_from_here()
-    report = _report(options, options.constitution)
+    with counting("node runs replayed") as show:
+        report = _report(options, options.constitution, show)
     with reader_may_leave():
         if screen.format == "json":
             sys.stdout.write(report.to_json())
@@ -39,9 +41,9 @@ def replay_runs(options: ReplayOptions) -> int:
     return 1 if any(getattr(report.summary, outcome) for outcome in failing) else 0
 
 
-def _report(options: ReplayOptions, constitution: str) -> ReplayReport:
+def _report(options: ReplayOptions, constitution: str, progress: Callable[[int], None]) -> ReplayReport:
     since, until, file = options.since, options.until, options.file
-    asked: dict[str, Any] = {"threads": options.threads or None, "allow": options.allow}
+    asked: dict[str, Any] = {"threads": options.threads or None, "allow": options.allow, "progress": progress}
     if file is None:
         with opened(options.ledger) as ledger:
             return ledger.replay(constitution, since=since, until=until, **asked)

@@ -8,12 +8,13 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, redirect_stdout
 from io import TextIOWrapper, UnsupportedOperation
 from typing import Any
 
 from rich.console import Console
+from rich.status import Status
 from rich.text import Text
 
 from arbiter.errors import ArbiterWarning
@@ -71,6 +72,19 @@ def end(code: Any) -> None:
 
 _stuck: list[bool] = []
 _PATIENCE = 3.0
+
+
+@contextmanager
+def counting(what: str) -> Generator[Callable[[int], None]]:
+    """Inside, a terminal on standard error shows `what`, such as "lines written", and the number with which the
+    result was last called. Nothing is shown elsewhere.
+    """
+    err = Console(stderr=True, highlight=False)
+    if not err.is_terminal:
+        yield lambda _: None
+        return
+    with Status(what, console=err) as status:
+        yield lambda count: status.update(f"{what}: {count:,}")
 
 
 @contextmanager

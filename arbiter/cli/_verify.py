@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from arbiter._objects import load_graph
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli._options import Screen, key_of_environment, number_of, opened
-from arbiter.cli._streams import reader_may_leave
+from arbiter.cli._streams import counting, reader_may_leave
 from arbiter.history._rendering import moment_text
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ def verify_ledger(
     with opened(where) as ledger:
         if against is not None:
             _recover(ledger, against, thread, screen)
-        found = ledger.verify(thread, anchors=anchors, keys=() if key is None else (key,))
+        keys = () if key is None else (key,)
+        with counting("entries verified") as show:
+            found = ledger.verify(thread, anchors=anchors, keys=keys, progress=show)
     name = shown(where) if thread is None else f"{shown(where)}, thread {thread}"
     with reader_may_leave():
         if screen.format != "table":

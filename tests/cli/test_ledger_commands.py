@@ -911,3 +911,29 @@ def test_a_damaged_database_is_a_sentence(recorded: Path, tmp_path: Path) -> Non
     (tmp_path / "l.db").write_bytes(data)
     done = started("history", "--ledger", "l.db", folder=tmp_path, code=2)
     assert re.search(r"'l.db': .*(malformed|corrupt|not a database)", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("said", "arguments"),
+    [
+        ("entries verified", ["verify"]),
+        ("lines written", ["export"]),
+        ("lines written", ["export", "-o", "{}/out.jsonl"]),
+        ("writing the thread", ["export", "pay-0", "--to", "html", "-o", "{}/out.html"]),
+        ("node runs replayed", ["replay", "-c", "{}/rules.yaml", "--fail-on", "none"]),
+        ("pruning", ["ledger", "prune", "--keep-days", "1000"]),
+    ],
+)
+def test_long_commands_show_on_a_terminal_how_far_they_are(
+    folder: Path, tmp_path: Path, said: str, arguments: list[str]
+) -> None:
+    """And the result is the same as without a terminal, where nothing is shown."""
+    (tmp_path / "rules.yaml").write_text(
+        "version: 1\nname: rules\ndescription: Few.\ncheckers:\n"
+        "  - {name: few, use: condition, description: Few., deny_when: input.amount > 2}\n"
+    )
+    given = [each.format(tmp_path) for each in arguments]
+    piped, shown = invoked(*given), invoked(*given, FORCE_COLOR="1")
+    assert (piped.exit_code, shown.exit_code) == (0, 0), piped.exception
+    assert (said in piped.stderr, said in shown.stderr) == (False, True)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", shown.stdout) == piped.stdout
