@@ -1,12 +1,15 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and the error of a file that cannot be written."""
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from arbiter.errors import ConfigurationError
 
 
 def write_whole(path: Path, text: str | Iterable[str], *, is_private: bool = False) -> int:
@@ -36,3 +39,21 @@ def write_whole(path: Path, text: str | Iterable[str], *, is_private: bool = Fal
             os.unlink(name)
         raise
     return count
+
+
+def ensure_writable(path: Path) -> None:
+    """Raise the `OSError` with which `write_whole` would fail for a folder, a permission or a long name."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.").close()
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Generator[None]:
+    """Inside, an `OSError` becomes a `ConfigurationError` that names the file `path`, and the reason."""
+    try:
+        yield
+    except OSError as error:
+        problem = f"{os.fspath(path)!r} cannot be written: {error.strerror or error}."
+        raise ConfigurationError(problem) from error

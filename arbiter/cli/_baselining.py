@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.text import Text
 
 from arbiter._objects import import_from_here
+from arbiter._values.files import ensure_writable, writing
 from arbiter.cli._eval_options import Options
 from arbiter.cli._evaluating import interrupted
 from arbiter.cli._progress import Progress, ends_in_good_order
@@ -22,7 +23,6 @@ from arbiter.harness.cases import Case
 from arbiter.harness.files import load_suite
 from arbiter.harness.journal import run_folder, runs_of
 from arbiter.harness.reports.report import Report, load_report
-from arbiter.harness.writing import ensure_writable
 from arbiter.models import visible
 
 _LAST = 5
@@ -86,14 +86,13 @@ def _place(given: Path | None, of_suite: str | Path | None, cases: Sequence[Case
         )
     place = Path(given or of_suite or "")
     if given is None:
-        (place if str(of_suite).endswith("/") else place.parent).mkdir(parents=True, exist_ok=True)
+        with writing(place):
+            (place if str(of_suite).endswith("/") else place.parent).mkdir(parents=True, exist_ok=True)
     if not place.parent.is_dir():
         raise ConfigurationError(f"{place}: the folder {str(place.parent)!r} does not exist. Make it first.")
     for file in baseline_files(place, cases).values():
-        if file.exists() and not update:
-            raise ConfigurationError(f"{file} is there already. Replace it with --update.")
-        try:
+        with writing(file):
+            if file.exists() and not update:
+                raise ConfigurationError(f"{file} is there already. Replace it with --update.")
             ensure_writable(file)
-        except OSError as error:
-            raise ConfigurationError(f"{file}: cannot be written: {error.strerror}.") from None
     return place

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rich.text import Text
 
 from arbiter._objects import import_from_here
+from arbiter._values.files import writing
 from arbiter.cli._eval_options import Options
 from arbiter.cli._options import check_format, check_place
 from arbiter.cli._progress import Progress, ends_in_good_order
@@ -291,7 +292,8 @@ def lint_suites(suites: Sequence[str], allow: Sequence[str]) -> int:
 
 def write_schema(folder: Path) -> Path:
     """Write the JSON Schema of suites into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / SCHEMA
-    path.write_text(json.dumps(suite_schema(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    with writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(suite_schema(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return path

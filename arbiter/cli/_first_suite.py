@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 from arbiter._constitution.loading import FOLDERS
 from arbiter._objects import load_graph, load_object
+from arbiter._values.files import writing
 from arbiter._weaving.graph import facts_channel_of
 from arbiter.cli._evaluating import write_schema
 from arbiter.errors import ConfigurationError
@@ -46,8 +47,9 @@ def write_first_suite(target: str | None, *, github: bool, allow: Sequence[str])
             way = ", or copy its job for another folder" if path.name == WORKFLOW.name else ""
             raise ConfigurationError(f"{path} already exists, and nothing was written. Remove it first{way}.")
     for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
     written = list(texts)
     if SUITES / "first.yaml" in texts and not (SUITES / SCHEMA).exists():
         written.append(write_schema(SUITES))

@@ -18,6 +18,7 @@ import yaml
 
 from arbiter._constitution.loading import FOLDERS
 from arbiter._objects import load_graph
+from arbiter._values.files import writing
 from arbiter._weaving.govern import NodeFacts, describe_nodes
 from arbiter.cli._schema import HEADER, write_schemas
 from arbiter.errors import ConfigurationError, UnknownInstructionError
@@ -134,9 +135,11 @@ def scaffold(where: str, folder: Path, *, ask: Ask | None) -> list[Path]:
         if path.exists():
             raise ConfigurationError(f"{path} already exists. Remove it, or choose another folder.")
     for kind in FOLDERS:
-        (folder / kind).mkdir(parents=True, exist_ok=True)
+        with writing(folder / kind):
+            (folder / kind).mkdir(parents=True, exist_ok=True)
     for path, text in targets.items():
-        path.write_text(text, encoding="utf-8")
+        with writing(path):
+            path.write_text(text, encoding="utf-8")
     return [*targets, *write_schemas(folder)]
 
 

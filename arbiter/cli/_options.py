@@ -26,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from arbiter._objects import model_named
+from arbiter._values.files import ensure_writable, writing
 from arbiter.cli._streams import sentence, tell
 from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, nearest
 from arbiter.history._text import Ink
@@ -102,11 +103,11 @@ def check_place(file: Path, endings: Iterable[str]) -> None:
         raise ConfigurationError(
             f"{str(file)!r} has the ending {file.suffix!r}; expected one of {', '.join(endings)}."
         )
-    if file.is_dir() or not file.parent.is_dir():
-        what = "is a folder" if file.is_dir() else f"would be in {str(file.parent)!r}, which is not a folder"
-        raise ConfigurationError(f"{str(file)!r} {what}.")
-    if not os.access(file.parent, os.W_OK):
-        raise ConfigurationError(f"{str(file)!r} cannot be written: its folder is read-only.")
+    with writing(file):
+        if file.is_dir() or not file.parent.is_dir():
+            where = f"would be in {str(file.parent)!r}, which is not a folder"
+            raise ConfigurationError(f"{str(file)!r} {'is a folder' if file.is_dir() else where}.")
+        ensure_writable(file)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 
 import typer
 
-from arbiter._values.files import write_whole
+from arbiter._values.files import write_whole, writing
 from arbiter.cli._experiment_options import Settings
 from arbiter.cli._experimenting import FORMATS, check, exit_code, prepared, recording, with_models
 from arbiter.cli._options import check_format
@@ -77,8 +77,9 @@ class _Table:
     def began(self, scenario: str, run_id: str) -> None:
         """Keep the id of a run that is about to begin."""
         self.runs[scenario] = run_id
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self.file, json.dumps({"format": _FORMAT, "runs": self.runs}, indent=2) + "\n")
+        with writing(self.file):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self.file, json.dumps({"format": _FORMAT, "runs": self.runs}, indent=2) + "\n")
 
 
 def replicate(experiments: Sequence[str], settings: Settings, resume: str | None, format: str) -> int:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from arbiter._constitution.loading import FOLDERS
 from arbiter._constitution.schema import json_schema
+from arbiter._values.files import writing
 from arbiter.personas._characters import PersonaFile
 from arbiter.personas._propositions import PropositionFile
 
@@ -51,12 +52,14 @@ def write_schemas(project: Path) -> list[Path]:
     text = schema_text()
     written: list[Path] = []
     for folder in folders or [project / folder for folder in FOLDERS]:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / NAME).write_text(text, encoding="utf-8")
+        with writing(folder / NAME):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / NAME).write_text(text, encoding="utf-8")
         written.append(folder / NAME)
     for place in PERSONAS:
         file = project / place
         if file.parent.is_dir():
-            file.write_text(persona_schema_text(place), encoding="utf-8")
+            with writing(file):
+                file.write_text(persona_schema_text(place), encoding="utf-8")
             written.append(file)
     return written

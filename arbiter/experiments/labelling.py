@@ -6,6 +6,7 @@ id names the place in the run, from which the judge gets the messages as they we
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -72,7 +73,7 @@ def write_sessions(
     calibrate no judge. Raises `ConfigurationError` if the file is there already, or nothing is scored.
     """
     file = Path(path)
-    if file.exists():
+    if os.path.exists(path):
         raise ConfigurationError(f"{file} is there already. People's labels are not overwritten.")
     sessions = _sessions(load_report(run_folder(run, Path(folder))), metric)
     scores = {id: each.score for id, each in sessions.items() if each.score is not None}

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from arbiter._values.files import write_whole
+from arbiter._values.files import write_whole, writing
 from arbiter.errors import ConfigurationError
 from arbiter.experiments.arms import Corrections
 from arbiter.experiments.scenarios import is_of_agents
@@ -96,11 +96,13 @@ class ExperimentPlan:
     def write(self, path: str | Path) -> Path:
         """Write the plan. Raises `ConfigurationError` if the file is there already: a plan is written once."""
         file = Path(path)
-        if file.exists():
-            raise ConfigurationError(f"{file} is there already. A plan is not changed; write another file.")
-        write_whole(
-            file, json.dumps({**self.to_dict(), "hash": self.hash}, indent=2, ensure_ascii=False) + "\n"
-        )
+        text = json.dumps({**self.to_dict(), "hash": self.hash}, indent=2, ensure_ascii=False) + "\n"
+        with writing(path):
+            if file.exists():
+                raise ConfigurationError(
+                    f"{file} is there already. A plan is not changed; write another file."
+                )
+            write_whole(file, text)
         return file
 
     @classmethod

@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from arbiter._values.files import write_whole
+from arbiter._values.files import write_whole, writing
 from arbiter.errors import ConfigurationError
 from arbiter.experiments.arms import Exposure
 from arbiter.experiments.comparing import MetricComparison, compared
@@ -171,7 +171,8 @@ class ExperimentResult:
                 raise ConfigurationError(
                     f"{str(path)!r} has the ending {other!r}; expected one of {', '.join(ENDINGS)}."
                 )
-        write_whole(file, text)
+        with writing(path):
+            write_whole(file, text)
         return file
 
     @classmethod

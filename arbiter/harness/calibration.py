@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from arbiter._values.files import write_whole
+from arbiter._values.files import write_whole, writing
 from arbiter.errors import ConfigurationError
 from arbiter.harness.identity import Identity
 from arbiter.harness.labels import Labelled, Labels
@@ -269,10 +269,8 @@ class Calibration:
     def write(self, path: str | Path) -> None:
         """Write the file, whole or not at all."""
         text = json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-        try:
+        with writing(path):
             write_whole(Path(path), text + "\n")
-        except OSError as error:
-            raise ConfigurationError(f"{path}: cannot be written: {error.strerror}.") from error
 
     @classmethod
     def read(cls, path: str | Path) -> Self:

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from arbiter._values.files import write_whole
+from arbiter._values.files import write_whole, writing
 from arbiter._values.states import is_whole
 from arbiter.errors import ConfigurationError, PackError, PackMistake, nearest
 
@@ -118,7 +118,8 @@ def write_for_labelling(
     for each in outputs:
         seen = () if scores is None else (scores[each.id],)
         writer.writerow((each.id, each.input, each.output, "", "", *seen))
-    write_whole(Path(path), text.getvalue())
+    with writing(path):
+        write_whole(Path(path), text.getvalue())
 
 
 def chosen_for_labelling(scores: Mapping[str, float], count: int, *, seed: int = 42) -> tuple[str, ...]:

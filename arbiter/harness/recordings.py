@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from weakref import finalize
 
-from arbiter._values.files import write_whole
+from arbiter._values.files import write_whole, writing
 from arbiter._values.states import is_whole
 from arbiter._values.versions import hash_of
 from arbiter.errors import ArbiterWarning
@@ -361,7 +361,8 @@ class Recording:
         kept += [line for line in self._other_format[path.name] if _slot(line) not in self._touched]
         if not kept and not path.exists():
             return
-        write_whole(path, "".join(map(_text_of, kept)))
+        with writing(path):
+            write_whole(path, "".join(map(_text_of, kept)))
 
     def _found(self, lines: Mapping[str, Line], key: str, again: bool) -> Line | None:
         line = lines.get(key)

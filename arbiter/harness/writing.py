@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from collections.abc import Callable
@@ -42,16 +41,9 @@ def locked(folder: Path) -> Callable[[], None]:
 def why_unwritable(place: Path, error: OSError) -> str:
     """The reason why a folder cannot be made or written."""
     for part in (place, *place.parents):
-        if part.is_symlink() and not part.exists():
+        # These functions of `os.path` are False for a name that is too long, for which `Path` raises.
+        if os.path.islink(part) and not os.path.exists(part):
             return f"{str(part)!r} is a link to {os.readlink(part)!r}, which does not exist"
-        if part.exists() and not part.is_dir():
+        if os.path.exists(part) and not os.path.isdir(part):
             return f"{str(part)!r} is not a folder"
     return error.strerror or str(error)
-
-
-def ensure_writable(path: Path) -> None:
-    """Raise the `OSError` with which `write_whole` would fail for a folder, a permission or a long name."""
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.").close()

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import orjson
 
+from arbiter._values.files import writing
 from arbiter.errors import ConfigurationError
 from arbiter.ledger._chain import canonical
 
@@ -213,7 +214,7 @@ class AnchorFile:
 
     def __call__(self, anchor: Mapping[str, Any]) -> None:
         is_torn = self._end()[-1:] not in (b"", b"\n")
-        with self._path.open("ab") as file:
+        with writing(self._path), self._path.open("ab") as file:
             file.write(b"\n" * is_torn + canonical(dict(anchor)) + b"\n")
             file.flush()
             os.fsync(file.fileno())

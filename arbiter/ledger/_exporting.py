@@ -421,8 +421,5 @@ def write_whole(path: str | os.PathLike[str], lines: Iterable[str]) -> int:
             "a directory; name a file in it" if target.is_dir() else "no file, and would be replaced by one"
         )
         raise ConfigurationError(f"{os.fspath(path)!r} cannot be written: it is {what}.")
-    try:
+    with files.writing(path):
         return files.write_whole(target, lines, is_private=True)
-    except OSError as error:
-        said = f"{os.fspath(path)!r} cannot be written: {error.strerror or error}."
-        raise ConfigurationError(said) from None

@@ -15,6 +15,7 @@ from types import NoneType
 from typing import Any
 
 from arbiter._threads.forks import new_lock
+from arbiter._values.files import writing
 from arbiter.errors import ArbiterWarning, ConfigurationError, callers
 from arbiter.models._asking import ChatModel
 from arbiter.models._judges import Judge, JudgeReply, JudgeRequest, judge_of
@@ -95,7 +96,8 @@ class RecordingJudge:
     def save(self, path: str | Path) -> None:
         """Write the recording as sorted JSON, so that equal recordings are equal byte by byte."""
         data = {"version": VERSION, "judgements": self.recording}
-        Path(path).write_bytes(_json(data, indent=1, sort_keys=True))
+        with writing(path):
+            Path(path).write_bytes(_json(data, indent=1, sort_keys=True))
 
     def _kept(self, request: JudgeRequest, reply: JudgeReply) -> JudgeReply:
         key, judgement = request.key, judgement_of(request, reply)
@@ -175,12 +177,9 @@ class MockJudge:
 
 def _begin(path: Path) -> None:
     """Make the file of a recording. An older recording, which has cost its judgements, is not overwritten."""
-    try:
-        with path.open("ab") as file:
-            if file.tell() == 0:
-                return
-    except OSError as error:
-        raise ConfigurationError(f"{str(path)!r} cannot be written: {error.strerror or error}.") from None
+    with writing(path), path.open("ab") as file:
+        if file.tell() == 0:
+            return
     raise ConfigurationError(
         f"{str(path)!r} has a recording already. Delete it, or record into another file."
     )

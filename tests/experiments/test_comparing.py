@@ -160,3 +160,5 @@ def test_a_result_is_written_by_the_ending_of_its_file(tmp_path: Path) -> None:
         assert result.write(tmp_path / f"result{ending}").read_text().startswith(begins)
     with pytest.raises(ConfigurationError, match=r"expected one of \.json, \.md, \.txt, \.svg"):
         result.write(tmp_path / "result.png")
+    with pytest.raises(ConfigurationError, match="cannot be written: No such file"):
+        result.write(tmp_path / "nowhere/result.md")

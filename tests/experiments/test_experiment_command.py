@@ -150,7 +150,10 @@ def test_templates_show_that_everything_is_connected() -> None:
         (["run", "debate-controversial", *WITH, "--out", "x.csv"], "expected one of .json, .md, .txt, .svg"),
         (["run", "debate-controversial", *WITH, "--ray", "auto", "--ledger", "l.db"], "workers write to no"),
         (["plan", "--out", "plan.json"], "--out is for one scenario"),
-        (["plan", "debate-controversial", "--out", "none/plan.json"], "directory: 'none/plan.json'"),
+        (
+            ["plan", "debate-controversial", "--out", "none/plan.json"],
+            "'none/plan.json' cannot be written",
+        ),
         (
             ["run", "debate-controversial", *WITH, "--calls", "-1"],
             "limits: calls: expected a whole number from 0, got -1.",

@@ -478,6 +478,8 @@ def test_an_experiment_is_held_to_its_plan(project: Path) -> None:
         experiment().run(plan=file)
     with pytest.raises(ConfigurationError, match="is there already"):
         pair().plan.write(file)
+    with pytest.raises(ConfigurationError, match="cannot be written: File name too long"):
+        pair().plan.write("x" * 300)
     file.write_text(file.read_text().replace('"alpha": 0.05', '"alpha": 0.1'))
     with pytest.raises(ConfigurationError, match="It was edited"):
         pair().run(plan=file)

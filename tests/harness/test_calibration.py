@@ -289,6 +289,36 @@ def test_a_calibration_is_read_as_it_was_written_and_not_if_it_was_edited(tmp_pa
         found.write(tmp_path / "nowhere" / "tone.json")
 
 
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("nowhere/x", "No such file or directory"),
+        ("file/x", "Not a directory"),
+        ("folder", "Is a directory"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_a_sentence(tmp_path: Path, place: str, reason: str) -> None:
+    """That of a report, of outputs to label and of a calibration."""
+    (tmp_path / "file").touch()
+
+    def same(given: int) -> int:
+        return given
+
+    report = Suite("tone", [Case("a", 1)]).run(same, folder=None)
+    writers: dict[str, Callable[[Path], object]] = {
+        ".md": report.write,
+        ".csv": lambda path: write_for_labelling(path, []),
+        ".json": agreeing(60).write,
+    }
+    for ending, write in writers.items():
+        (tmp_path / f"folder{ending}").mkdir()
+        path = tmp_path / f"{place}{ending}"
+        with pytest.raises(ConfigurationError) as raised:
+            write(path)
+        assert str(raised.value) == f"'{path}' cannot be written: {reason}."
+
+
 def test_intervals_are_the_same_each_time() -> None:
     people, judge = [8, 3] * 30, [8.0, 8.0, 8.0, *[3.0, 8.0] * 28, 3.0]
     assert calibrated(people, judge) == calibrated(people, judge)

@@ -485,7 +485,7 @@ def test_a_baseline_that_cannot_be_written_is_refused_before_anything_is_measure
     (files / "folder").mkdir()
     (files / "link").symlink_to("nowhere/baseline.json")
     said = Said("baseline", "suites/parity.yaml", "--out", place, "--update")
-    assert (said.code, f"{place}: cannot be written: " in said.err) == (2, True)
+    assert (said.code, f"'{place}' cannot be written: " in said.err) == (2, True)
     assert not (files / ".arbiter").exists()
 
 

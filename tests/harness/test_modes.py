@@ -800,6 +800,9 @@ def test_recordings_that_cannot_be_written_are_refused_before_the_first_case(pro
         match=r"the folder 'recordings/recorded' of recordings: it cannot be written: 'recordings' is not a folder",
     ):
         suite().run(graph(plan), mode="record")
+    (project / "recordings").unlink()
+    with pytest.raises(RecordingError, match="of recordings: it cannot be written: File name too long"):
+        Suite("s" * 300, [Case("a", 1)]).run(graph(plan), mode="record")
     assert not plan.calls
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from arbiter._values.files import write_whole
+from arbiter._values.files import write_whole, writing
 from arbiter.errors import ArbiterWarning, ConfigurationError, nearest
 from arbiter.harness.exports.evidence import Evidence
 from arbiter.harness.exports.files import ending, write_rows
@@ -67,7 +67,8 @@ def export_run(
     for name, (file, rows) in tables.items():
         write_rows(place / name, file.columns, rows)
     for name, text in texts.items():
-        write_whole(place / name, text)
+        with writing(place / name):
+            write_whole(place / name, text)
     counts = {name: len(rows) for name, (_, rows) in tables.items()}
     return Export(folder=place, files={**counts, **dict.fromkeys(texts)})
 

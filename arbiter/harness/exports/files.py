@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from arbiter._values.files import write_whole
-from arbiter.errors import ConfigurationError
+from arbiter._values.files import write_whole, writing
 from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.exports.forms import MESSAGES
 
@@ -26,14 +25,12 @@ def ending(*, lines: bool) -> str:
 
 def write_rows(path: Path, columns: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
     """Write the rows to a file, whole or not at all. The ending of the path names the form."""
-    try:
+    with writing(path):
         if path.suffix == ".jsonl":
             text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
             write_whole(path, text)
         else:
             _write_parquet(path, columns, rows)
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
 def _write_parquet(path: Path, columns: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:

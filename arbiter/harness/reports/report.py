@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arbiter._values.files import writing
 from arbiter.errors import ConfigurationError
 from arbiter.harness.agent_baselines import agents_in, baseline_if_measured, read_baseline, write_baseline
 from arbiter.harness.baselines import Baseline
@@ -286,7 +287,8 @@ class Report:
         file = Path(path)
         text = self.rendered(form_of(file))
         # A lone surrogate becomes `\\ud800`, which is also how JSON has it.
-        file.write_text(text, encoding="utf-8", errors="backslashreplace")
+        with writing(path):
+            file.write_text(text, encoding="utf-8", errors="backslashreplace")
         return file
 
 
