@@ -36,7 +36,7 @@ from arbiter.history import HistoryItem
 from arbiter.ledger._chain import canonical
 from arbiter.ledger._database import marks
 from arbiter.ledger._entries import ITEMS, storable, time_of
-from arbiter.ledger._queries import Queries
+from arbiter.ledger._queries import SEVERAL, Queries
 from arbiter.ledger._stored import Row, node_runs_of
 
 _log = logging.getLogger("arbiter")
@@ -250,7 +250,10 @@ class FileRecords:
         for name in map(str, named):
             ref = refs.get(storable(name))
             if ref is None and len(name) >= 8:
-                ref = next((each for each in self._threads if each.startswith(name)), None)
+                begun = [each for each in self._threads if each.startswith(name)]
+                if len(begun) > 1:
+                    raise ConfigurationError(SEVERAL.format(name, len(begun), "file"))
+                ref = next(iter(begun), None)
             if ref is None:
                 raise ConfigurationError(
                     f"this file has no thread {name!r}.{nearest(name, [*filter(None, refs)])}"

@@ -40,6 +40,7 @@ _NEWEST = 500
 _RUNS = 20_000
 """Newest entries among which a message about an unknown run looks for it: no index has the runs."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+SEVERAL = "{!r} is the beginning of the refs of {} threads of this {}. Give more digits of the ref."
 _REF = re.compile(r"[0-9a-f][0-9a-f-]{7,35}\Z")
 _EARLIEST = -(2**62)
 _DIGITS = 18
@@ -500,7 +501,7 @@ class Queries:
     def find_thread(self, name: str) -> int:
         """The id of the thread with that thread id or ref; eight digits of a ref are enough.
 
-        Raises `ConfigurationError` for a thread that is not there.
+        Raises `ConfigurationError` for a thread that is not there, and for digits with which several refs begin.
         """
         name = str(name)  # as LangGraph takes the number or UUID of a thread
         is_named = f"thread_id = {self.mark} OR ref = {self.mark}"
@@ -509,6 +510,8 @@ class Queries:
             found = list(self.rows(f"SELECT id FROM threads WHERE ref LIKE {self.mark}", [f"{name}%"]))
         if len(found) == 1:
             return int(found[0][0])
+        if found:
+            raise ConfigurationError(SEVERAL.format(name, len(found), "ledger"))
         rows = self.rows(f"SELECT thread_id FROM threads ORDER BY last_at DESC LIMIT {_NEWEST}", [])
         names = [row[0] for row in rows if row[0] is not None]
         erased = any(self.rows("SELECT 1 FROM threads WHERE erased_at IS NOT NULL LIMIT 1", []))

@@ -764,6 +764,30 @@ def test_a_thread_that_counts_is_named_as_everywhere(tmp_path: Path) -> None:
             ledger.replay(rules, threads=named[:1], since="1h")
 
 
+def test_the_beginning_of_several_refs_names_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a ledger and of a file; one more digit that tells them apart names one of them."""
+    rules = pack(tmp_path, "now", LIMIT.format(5))
+    refs = [f"aaaaaaaa-{number}000-4000-8000-000000000000" for number in (1, 2)]
+    monkeypatch.setattr("arbiter.ledger._store.uuid4", iter(map(UUID, refs)).__next__)
+    with Ledger(tmp_path / "l.db") as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("pay"), checkpointer=InMemorySaver()))
+        for name in ("a", "b"):
+            app.invoke({"amount": 10}, {"configurable": {"thread_id": name}})
+        ledger.flush(20)
+        write_whole(tmp_path / "runs.jsonl", JsonLines(ledger.records()).all())
+        file = read_records(tmp_path / "runs.jsonl")
+        for ask, place in ((ledger.replay, "ledger"), (partial(replay, file), "file")):
+            said = (
+                f"'{refs[0][:9]}' is the beginning of the refs of 2 threads of this {place}. Give more digits"
+            )
+            with pytest.raises(ConfigurationError, match=said):
+                ask(rules, threads=[refs[0][:9]])
+            for ref in refs:
+                assert [each.ref for each in ask(rules, threads=[ref[:10]])] == [ref]
+
+
 def test_hundreds_of_named_threads_may_be_older_than_the_time(tmp_path: Path) -> None:
     rules, now = pack(tmp_path, "now", LIMIT.format(5)), time.time()
     with Ledger(tmp_path / "l.db", clock=lambda: now) as ledger:
