@@ -216,7 +216,8 @@ def without_transient(run: NodeRun, output: Any) -> Any:
     def part_for(part: Any) -> Any:
         return LEFT_OUT if isinstance(part, BaseMessage) and part.id in transient else part
 
-    return _without_fields(run, replaced(output, part_for))
+    # The fields first: a list without the transient messages is not the list that the node was given.
+    return replaced(_without_fields(run, output), part_for)
 
 
 def _without_fields(run: NodeRun, output: Any) -> Any:
@@ -266,9 +267,7 @@ def _own_fields(run: NodeRun, output: dict[str, Any]) -> dict[str, Any]:
         output[k] is seen.get(k) for k in given if k not in run.transient
     )
     back = [
-        k
-        for k, v in output.items()
-        if k in run.transient and v is run.transient[k] and (whole or not is_atom(v))
+        k for k, v in output.items() if k in run.transient and v is seen.get(k) and (whole or not is_atom(v))
     ]
     return {k: v for k, v in output.items() if k not in back} if back else output
 
@@ -276,7 +275,6 @@ def _own_fields(run: NodeRun, output: dict[str, Any]) -> dict[str, Any]:
 def _restored(run: NodeRun, output: Any) -> dict[str, Any]:
     """The original values of a model's fields that were returned with their transient values."""
     given = run.given or {}
+    seen = as_state(run.input)
     state = as_state(output)
-    return {
-        k: given[k] for k, v in state.items() if k in run.transient and v is run.transient[k] and k in given
-    }
+    return {k: given[k] for k, v in state.items() if k in run.transient and v is seen.get(k) and k in given}

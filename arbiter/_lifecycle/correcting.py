@@ -217,7 +217,7 @@ class SharedMessages:
         if messages or self._list is not None:
             part = messages[0] if self._list is None else self._list
             run.input = with_parts(run.input, {key: part})
-            if run.given is not None and key in run.given:
+            if run.given is not None and key in run.given and key not in run.transient:
                 run.given = {**run.given, key: part}
 
     def take_back(self) -> dict[int, Any]:

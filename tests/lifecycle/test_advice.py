@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypedDict, cast
 
 import langgraph.prebuilt as prebuilt
 import pytest
@@ -812,6 +812,38 @@ def test_a_command_from_a_graph_that_a_node_calls_brings_no_advice_to_the_parent
     output = run(arbiter_os.govern(builder.compile()), {"messages": [HumanMessage("hi", id="1")]}, mode=mode)
     assert [part.text for part in output["messages"]] == ["hi"]
     assert [item.node for item in arbiter_os.history.items()] == ["work", "next"]
+
+
+class LastMessages(TypedDict):
+    messages: list[Any]
+
+
+@MODES
+@pytest.mark.parametrize("gated", [False, True])
+def test_messages_that_advice_puts_in_place_of_the_nodes_own_are_not_returned_with_its_input(
+    gated: bool, mode: str
+) -> None:
+    """Also if a second advisor, or the feedback of a gate, adds to them. The state has no reducer here."""
+    seen: list[Any] = []
+
+    def work(state: Any) -> Any:
+        seen.append([part.text for part in state["messages"]])
+        return {"messages": state["messages"]}
+
+    arbiter_os = ArbiterOS()
+    replacing = {"messages": [SystemMessage("SECRET"), HumanMessage("hi", id="1")]}
+    arbiter_os.add_advisor(Tell("replaces", replacing))
+    if gated:
+        twice = Review(
+            "twice", lambda _, __, at: Correction.commit() if at == 2 else Correction.retry("again")
+        )
+        arbiter_os.add_correction_gate(twice)
+    else:
+        arbiter_os.add_advisor(Tell("adds", "be brief"))
+    app = arbiter_os.govern(chain(work, state=LastMessages))
+    output = run(app, {"messages": [HumanMessage("hi", id="1")]}, mode=mode)
+    assert seen[-1] == (["SECRET", "hi", "again"] if gated else ["SECRET", "be brief", "hi"])
+    assert [part.text for part in output["messages"]] == ["hi"]
 
 
 class Topic(Advisor):

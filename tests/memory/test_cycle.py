@@ -25,7 +25,10 @@ from langgraph.types import Command, RetryPolicy, interrupt
 from typing_extensions import TypedDict
 
 from arbiter import (
+    Advisor,
     ArbiterOS,
+    Correction,
+    CorrectionGate,
     EvaluationResult,
     History,
     HistoryItem,
@@ -639,6 +642,25 @@ def test_a_state_without_messages_gates_cognitive_evaluators_out() -> None:
     assert log == []
     [part] = last(arbiter_os).evaluator_trace
     assert (part.status, part.detail) == ("filtered", "the state has no 'messages'")
+
+
+class Instead(Advisor):
+    def advise(self, history: History, state: Any) -> Any:
+        return {"messages": [HumanMessage("Summary")]}
+
+
+class Takes(CorrectionGate):
+    def review(self, history: History, draft: Any, attempt: int) -> Correction:
+        return Correction.commit()
+
+
+def test_a_turn_has_the_messages_of_the_state_where_advice_replaces_them_under_a_gate() -> None:
+    seen: list[list[str]] = []
+    arbiter_os, app = governed(E("A", [], handler=lambda ctx: seen.append([m.text for m in ctx.messages])))
+    arbiter_os.add_advisor(Instead("instead"))
+    arbiter_os.add_correction_gate(Takes("takes"))
+    app.invoke(hi("I live in Oslo"), config())
+    assert [messages[0] for messages in seen] == ["I live in Oslo"]
 
 
 def test_evaluators_that_need_a_store_are_gated_out_without_one() -> None:
