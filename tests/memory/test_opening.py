@@ -716,6 +716,32 @@ async def test_any_lock_between_processes_can_be_given() -> None:
     assert len(set(names)) == 3
 
 
+FORKING = """
+    import os, sys
+    from arbiter.memory import open_store
+
+    with open_store(sys.argv[1]) as store:
+        store.put(("parent",), "1", {"n": "parent"})
+        children = []
+        for name in ("first", "second"):
+            if (pid := os.fork()) == 0:
+                for n in range(50):
+                    store.put((name,), str(n), {"n": name})
+                    assert store.get((name,), str(n)).value == {"n": name}
+                os._exit(len(store.search((name,), limit=100)))
+            children.append(pid)
+        print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children])
+        print(store.get(("parent",), "1").value)
+"""
+
+
+@pytest.mark.lengthy
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_forked_children_have_connections_to_postgresql_of_their_own(postgres_url: str) -> None:
+    """As with `gunicorn --preload` and Celery, which import the module that opens the store before they fork."""
+    assert finished(program(FORKING, postgres_url)).splitlines() == ["[50, 50]", "{'n': 'parent'}"]
+
+
 # A run without a server ---------------------------------------------------------------------------
 
 

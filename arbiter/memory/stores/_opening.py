@@ -152,7 +152,8 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
         from langgraph.store.postgres import PostgresStore
         from psycopg import Connection
         from psycopg.rows import dict_row
-        from psycopg_pool import ConnectionPool
+
+        from arbiter.memory.stores._pools import Pool
     except ImportError as error:
         raise _missing("a store in PostgreSQL", "postgres", error) from error
     kwargs: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
@@ -161,9 +162,9 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
     with ExitStack() as stack:
         with closing(Connection[Any].connect(conninfo, autocommit=True)) as connection:
             # A pool retries an unreachable server for half a minute; this connection fails at once.
-            pool = stack.enter_context(ConnectionPool[Any](conninfo, max_size=8, **options))
+            pool = stack.enter_context(Pool(conninfo, max_size=8, **options))
             locks = stack.enter_context(postgres_locks(conninfo))
-            beside = ConnectionPool[Any](conninfo, max_size=4, configure=by_index, **options)
+            beside = Pool(conninfo, max_size=4, configure=by_index, **options)
             database = Postgres(stack.enter_context(beside))
             _wait_for_turn(connection)
             if index is None or _has_pgvector(connection):
