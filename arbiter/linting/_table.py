@@ -25,6 +25,7 @@ def render_table(report: Sequence[Finding], *, width: int = 80, color: bool = Fa
         file=io.StringIO(),
         width=width,
         force_terminal=color,
+        force_jupyter=False,
         color_system="standard" if color else None,
         legacy_windows=False,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import math
 import re
@@ -165,6 +166,15 @@ def test_a_long_label_is_cut() -> None:
     suite = Suite("labelled", [Case("a", "a")], scorers={"kind": lambda run: "x" * 5_000})
     shown = suite.run(echo).printed()
     assert f"kind: {'x' * 59}… 1" in shown
+
+
+def test_the_printed_report_is_the_same_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich recognises the kernel of a notebook by this class, and would show the text instead of writing it."""
+    shell = type("ZMQInteractiveShell", (), {})
+    report = Suite("s", [Case("a", 1)]).run(echo)
+    text = report.printed()
+    monkeypatch.setattr(builtins, "get_ipython", shell, raising=False)
+    assert report.printed() == text
 
 
 def test_the_page_shows_what_did_not_pass_first(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import operator
 import random
@@ -514,6 +515,20 @@ def test_a_notebook_shows_the_table() -> None:
     html = report._repr_html_()  # pyright: ignore[reportPrivateUsage]
     assert "policies/&lt;pay&gt;.yaml:14" in html
     assert "START → draft → pay" in html
+
+
+def test_the_text_of_a_report_is_the_same_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich recognises the kernel of a notebook by this class, and would show the text there as well."""
+
+    def show(*_: object) -> None:
+        pytest.fail("it was shown, too")
+
+    shell = type("ZMQInteractiveShell", (), {})
+    report, _ = sourced()
+    text = str(report)
+    monkeypatch.setattr(builtins, "get_ipython", shell, raising=False)
+    monkeypatch.setattr("rich.jupyter.display", show)
+    assert str(report) == text
 
 
 def test_json_holds_everything() -> None:

@@ -219,7 +219,7 @@ class Report:
         from rich.console import Console
 
         shown = io.StringIO()
-        Console(file=shown, width=width, color_system=None).print(self)
+        Console(file=shown, width=width, color_system=None, force_jupyter=False).print(self)
         return shown.getvalue()
 
     def __rich__(self) -> Any:
