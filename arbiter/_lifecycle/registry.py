@@ -322,7 +322,7 @@ class Registry:
                 what = f"{type(other).__name__}{other.source and f' of {other.source}'}"
                 raise RegistrationError(
                     f"{with_article(other.kind)} named {contract.name!r} is registered already ({what}). "
-                    f"Give this {contract.kind} another name."
+                    f"Give this {contract.kind} another name, or call arbiter_os.remove({contract.name!r}) before."
                 )
 
     def plan(self, node: str, instruction: Instruction | None, reachable: frozenset[str]) -> Plan:

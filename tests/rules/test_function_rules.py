@@ -443,7 +443,7 @@ def test_a_name_that_a_file_has_taken_is_reported_with_the_line_of_the_file(tmp_
     arbiter_os = ArbiterOS.from_constitution(
         pack(tmp_path, "checkers", "name: no_guessing, use: condition, deny_when: input.amount > 9")
     )
-    said = r"ConditionChecker of .*k\.yaml:5\)\. Give this checker another name\."
+    said = r"ConditionChecker of .*k\.yaml:5\)\. Give this checker another name, or call"
     with pytest.raises(RegistrationError, match=said):
         arbiter_os.checker(no_guessing)
 
