@@ -5,7 +5,7 @@ condition counts? Can a condition be true or false at all?
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from arbiter._conditions import Condition
 from arbiter._conditions.answers import never_boolean
@@ -62,14 +62,17 @@ def names_that_do_not_exist(
         for condition, applied in _conditions(rule, found, targets):
             for variable, *path in sorted(condition.fields, key=str):
                 if variable in _INPUT and path:
-                    yield from _input_field(rule, condition, f"{variable}.{path[0]}", str(path[0]), applied)
+                    what, optional = f"reads {variable}.{path[0]}", "has(" in condition.expression
+                    yield from _input_field(rule, what, str(path[0]), applied, optional=optional)
                 elif variable == "output" and path:
-                    yield from _key(rule, f"reads output.{path[0]}", str(path[0]), applied, "writes")
+                    yield from _key(rule, f"reads output.{path[0]}", str(path[0]), applied)
             yield from _unknown_nodes(rule, condition, [node.name for _, node in found])
             yield from _unknown_instructions(rule, condition)
             yield from _unknown_rules(rule, condition, known)
-        for what, key, where in _keys(rule):
-            yield from _key(rule, what, key, targets, where)
+        for field in rule.bound_to if isinstance(rule, RequireBefore) else ():
+            yield from _input_field(rule, f"is bound to {field!r}", field, targets)
+        for what, key in _keys(rule):
+            yield from _key(rule, what, key, targets)
 
 
 _Placed = Sequence[tuple[Level, Node]]
@@ -85,20 +88,18 @@ def _conditions(rule: Contract, nodes: _Placed, targets: _Placed) -> Iterator[tu
                 yield value, targets
 
 
-def _keys(rule: Contract) -> Iterator[tuple[str, str, Literal["reads", "writes"]]]:
-    """The keys that a built-in rule reads in the state, each with its use in words."""
+def _keys(rule: Contract) -> Iterator[tuple[str, str]]:
+    """The keys of an output that a built-in rule names, each with its use in words."""
     if not type(rule).__module__.startswith("arbiter."):
         return
     if isinstance(key := getattr(rule, "key", None), str):
-        yield f"reads the key {key!r}", key, "writes"
-    for key in getattr(rule, "bound_to", ()):
-        yield f"is bound to {key!r}", key, "reads"
+        yield f"reads the key {key!r}", key
     for key in getattr(rule, "labelled_keys", ()):
-        yield f"labels {key!r}", key, "writes"
+        yield f"labels {key!r}", key
 
 
 def _input_field(
-    rule: Contract, condition: Condition, shown: str, field: str, nodes: _Placed
+    rule: Contract, what: str, field: str, nodes: _Placed, *, optional: bool = False
 ) -> Iterator[Finding]:
     lacking = [
         (level, node)
@@ -109,27 +110,24 @@ def _input_field(
     if not lacking:
         return
     fields = sorted({name for _, node in lacking for name in node.reads or ()})
-    optional = "has(" in condition.expression
     if optional and closest(field, fields) is None:
         return
     surely = len(lacking) == len(nodes) and not optional and not any(level.sends for level, _ in lacking)
     names = [node.full for _, node in lacking]
     yield _unknown_field(
         rule,
-        f"reads {shown}, which is not a field of the input of {_nodes(names)}.{nearest(field, fields)}",
+        f"{what}, which is not a field of the input of {_nodes(names)}.{nearest(field, fields)}",
         names,
         fields,
         "error" if surely else "warning",
     )
 
 
-def _key(
-    rule: Contract, what: str, key: str, nodes: _Placed, where: Literal["reads", "writes"]
-) -> Iterator[Finding]:
-    known = [getattr(node, where) for _, node in nodes]
-    if None in known or any(key in fields for fields in known):
+def _key(rule: Contract, what: str, key: str, nodes: _Placed) -> Iterator[Finding]:
+    known = [node.writes for _, node in nodes]
+    if None in known or any(key in (fields or ()) for fields in known):
         return
-    fields = sorted({name for fields in known for name in fields})
+    fields = sorted({name for fields in known for name in fields or ()})
     if meant := misspelt(key, fields):
         names = [node.full for _, node in nodes]
         told = f"{what}, which is not a field of the state of {_nodes(names)}. Did you mean {meant!r}?"

@@ -1114,6 +1114,13 @@ bug(
     severity="warning",
 )
 bug(
+    "a field that passes are bound to and no target gets",
+    ("unknown-field", "pay"),
+    graph("START draft pay END"),
+    RequireBefore("for this payee", "node:draft", bound_to=["payee"], target_nodes=["pay"]),
+    severity="error",
+)
+bug(
     "a misspelt key",
     ("unknown-field", "draft"),
     graph("START draft pay END"),
