@@ -446,7 +446,8 @@ def _sentence(idle: Sequence[_Idle], total: int) -> str:
         + (f": {each.why}" if each.form != _BINDINGS else "")
         for each in idle
     ]
-    remedies = dict.fromkeys(each.remedy for each in idle)
+    given = dict.fromkeys(each.remedy for each in idle)
+    remedies = [remedy for remedy in given if not any(remedy in other for other in given if other != remedy)]
     return f"{head}: {_some(listed, '; ')}. {' '.join(remedies)}"
 
 

@@ -399,6 +399,18 @@ def test_a_rule_that_waits_for_no_node_is_reported_once(
     ]
 
 
+def test_the_remedy_of_rules_that_wait_for_no_node_is_given_once(caplog: pytest.LogCaptureFixture) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(NeverAfter("closed", "node:closed", target_nodes=["respond"]))
+    arbiter_os.add_policy_checker(NeverAfter("verified", "VERIFY", target_nodes=["respond"]))
+    arbiter_os.govern(graph_of("write", "respond"), {"write": GENERATE}).invoke({})
+    assert caplog.messages == [
+        "2 of the 2 rules of the program wait for steps that never come: checker 'closed': there is no node 'closed'; "
+        "checker 'verified': no node has the instruction VERIFY. Nodes: respond, write. "
+        "Correct the step, or remove the rule."
+    ]
+
+
 def test_a_condition_that_names_no_node_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     arbiter_os = ArbiterOS()
     for number, expression in enumerate(
