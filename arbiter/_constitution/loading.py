@@ -752,6 +752,9 @@ class _Loader:
             self.mistakes.append(rule.mistake(place, error.problem + self._nearest_model(rule, cls, place)))
             if place and place[0] in parameters:
                 self._check_others(rule, cls, {k: v for k, v in parameters.items() if k != place[0]})
+        except UnknownInstructionError as error:
+            at = [key for key, given in parameters.items() if isinstance(given, list) and error.name in given]
+            self.mistakes.append(rule.mistake(tuple(at[:1]), str(error)))
         except ArbiterError as error:
             self.mistakes.append(rule.mistake((), str(error)))
         except (Exception, SystemExit) as error:  # a user's class may raise anything

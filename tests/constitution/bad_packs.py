@@ -246,6 +246,12 @@ bad(
     "{file}:5: checkers[0]: expected `use`, the kind of the rule, got nothing",
 )
 bad(
+    "a-sequence-with-an-unknown-instruction",
+    "checkers:\n  - name: x\n    use: forbid_sequence\n    bad_sequence: [GENERATE, RESPND]\n",
+    "{file}:7: checkers[0].bad_sequence: expected the name of an instruction, got 'RESPND'. "
+    "Did you mean 'RESPOND'?",
+)
+bad(
     "the-name-of-an-extended-rule-misspelt",
     "extends: [arbiter:kernel]\n" + rule("name: model_call, times: 10"),
     "{file}:6: checkers[0]: expected `use`, the kind of the rule, got nothing. Did you mean 'model_calls'?",
