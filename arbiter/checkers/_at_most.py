@@ -15,9 +15,9 @@ from arbiter.verdicts import ALLOW, Verdict
 class AtMost(TemporalRule):
     """Its targets, all together, run at most `times` times in a run, or with `per="thread"` in the thread.
 
-    Runs that completed or failed count, from the registration of the rule on; denied runs do not. Siblings of
-    one superstep see the same past, so a fan-out may exceed the limit. For a limit that holds there too, use
-    a budget.
+    Runs that completed count, and those that failed and were sent elsewhere by a router, from the registration
+    of the rule on; denied runs do not. Siblings of one superstep see the same past, so a fan-out may exceed the
+    limit. For a limit that holds there too, use a budget.
     """
 
     counts_consumption = True
