@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from statistics import median
 from time import perf_counter
@@ -81,7 +81,7 @@ class _Workers:
         self.session = session
         self.most = session.workers = min(session.limits.concurrency, session.total)
         self._calls: dict[object, tuple[float, _Worker, Call, Steps]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._alive: set[_Worker] = set()
         self._ended = threading.Event()
         self._error: BaseException | None = None
@@ -125,13 +125,9 @@ class _Workers:
         least = [limits.case_timeout, limits.score_timeout, self.session.time_left]
         return max(min(_LOOK, min(ends) - now, *(each for each in least if each is not None)), _SOON)
 
-    def _hire(
-        self, steps: Steps | None = None, late: LateError | None = None, *, instead: Iterable[_Worker] = ()
-    ) -> None:
+    def _hire(self, steps: Steps | None = None, late: LateError | None = None) -> None:
         worker = _Worker()
-        # Both at once: a worker of quick cases ends if another one is alive, and the run ends with the last one.
         with self._lock:
-            self._alive.difference_update(instead)
             self._alive.add(worker)
         work = threading.Thread(
             target=self._work, args=(worker, steps, late), name="arbiter-eval", daemon=True
@@ -206,9 +202,13 @@ class _Workers:
     def _take_late_calls(self) -> None:
         now = perf_counter()
         for key, (end, worker, call, steps) in list(self._calls.items()):
-            if now > end and self._calls.pop(key, None) is not None:
-                self.session.leave_behind()  # if that stops it, the workers that are hired now finish these cases
-                self._hire(steps, _late(call), instead=[worker])
+            # All at once: a worker of quick cases ends if another one is alive, one whose call was taken away ends
+            # when the call returns, and the run ends with the last one.
+            with self._lock:
+                if now > end and self._calls.pop(key, None) is not None:
+                    self._alive.discard(worker)
+                    self.session.leave_behind()  # if that stops it, the workers hired now finish these cases
+                    self._hire(steps, _late(call))
 
     def _may_leave(self, me: _Worker) -> bool:
         """Note the time of a case. True if this worker ends, because cases are quick and another worker goes on."""

@@ -1311,6 +1311,35 @@ def test_a_late_call_among_quick_cases_ends_its_case_alone() -> None:
     assert (len(statuses), statuses.count("completed"), statuses[40]) == (400, 399, "timeout")
 
 
+def test_a_late_call_that_returns_as_it_is_taken_away_does_not_end_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread was the last one for a moment: the run ended without the other cases."""
+    returned = threading.Event()
+    thread: list[threading.Thread] = []
+
+    def answer(number: int) -> int:
+        if number == 40:
+            thread.append(threading.current_thread())
+            returned.wait(PATIENCE)
+        elif returned.is_set():
+            threading.Event().wait(0.01)
+        return number
+
+    leave_behind = running.Session.leave_behind
+
+    def slowly(session: running.Session) -> None:
+        leave_behind(session)
+        returned.set()
+        thread[0].join(0.2)
+
+    monkeypatch.setattr(running.Session, "leave_behind", slowly)
+    cases = [Case(f"case-{number}", number) for number in range(60)]
+    report = Suite("late", cases, limits=Limits(case_timeout=0.3)).run(answer, folder=None)
+    assert [result.case_id for result in report.results if result.status != "completed"] == ["case-40"]
+    assert len(report.results) == 60
+
+
 @pytest.mark.lengthy
 def test_cases_after_a_late_call_run_at_once() -> None:
     """Calls that never return cost the run one timeout together, not one after another."""
