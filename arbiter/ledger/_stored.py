@@ -255,14 +255,20 @@ def history_of(rows: Sequence[Row]) -> StoredHistory:
     # The newest part of each run, with the checkpoint of each superstep.
     parts: dict[str, tuple[list[Record], dict[int, str]]] = {}
     for of, checkpoint, record in newest.values():
+        step = record.step
+        if outer := newest.get(record.namespace.partition(":")[2].partition("|")[0]):
+            _, checkpoint, around = outer
+            step = around.step
         part = parts.get(of)
-        # A fork goes on from an earlier checkpoint of the run, so it has the numbers of its supersteps again.
-        if part is None or (checkpoint and part[1].get(record.step, checkpoint) != checkpoint):
+        # A fork goes on from an earlier checkpoint of the run: it has the numbers of its supersteps again, or comes
+        # after a later run.
+        is_new = part is not None and checkpoint and part[1].get(step) != checkpoint
+        if part is None or (is_new and (step in part[1] or part[0] is not runs[-1])):
             part = parts[of] = [], {}
             runs.append(part[0])
         part[0].append(record)
         if checkpoint:
-            part[1][record.step] = checkpoint
+            part[1][step] = checkpoint
     return StoredHistory((), {}, runs)
 
 

@@ -228,6 +228,29 @@ def test_runs_and_forks_of_a_stored_thread_share_no_superstep(tmp_path: Path, mo
     assert len(found) == (4 if forks else 6)
 
 
+@MODES
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_fork_of_an_earlier_run_comes_after_the_later_run(
+    tmp_path: Path, is_changed: bool, mode: str
+) -> None:
+    """With all node runs of the subgraph with which it begins, also if its supersteps have numbers of their own."""
+    arbiter_os = ArbiterOS()
+    builder: Any = StateGraph(State).add_node("a", Spy("a")).add_node("inside", chain(Spy("b")))
+    graph: Any = builder.add_edge(START, "a").add_edge("a", "inside").compile(checkpointer=InMemorySaver())
+    app = arbiter_os.govern(graph)
+    with Ledger(tmp_path / "l.db") as ledger:
+        arbiter_os.add_listener(ledger.recording())
+        for _ in range(2):
+            run(app, {"log": []}, conf("1"), mode=mode)
+        fork = [state.config for state in app.get_state_history(conf("1")) if state.values["log"] == ["a"]][
+            -1
+        ]
+        run(app, None, app.update_state(fork, {"log": ["changed"]}) if is_changed else fork, mode=mode)
+        assert ledger.flush(20)
+        found, kept = ledger.history("1"), arbiter_os.history_of(thread_id="1")
+    assert [[item.id for item in step] for step in found] == [[item.id for item in step] for step in kept]
+
+
 def test_drafts_and_errors_come_back_as_they_were(tmp_path: Path) -> None:
     class Reviewer(CorrectionGate):
         def review(self, history: Any, draft: Any, attempt: int) -> Correction:
