@@ -67,7 +67,7 @@ def resolve(name: str, entities: Sequence[Entity], aliases: Mapping[str, str] | 
     return None
 
 
-_WITH_ID = re.compile(r".*\((?:id:? *)?([^()]+)\)|(?:id|participant|speaker):? +(.+)|['\"@[](.+?)['\"\]]?")
+_WITH_ID = re.compile(r".*\((?:id:? *+)?([^()]+)\)|(?:id|participant|speaker):? ++(.+)|['\"@[](.+?)['\"\]]?")
 
 
 def without_label(name: str, entities: Collection[Entity]) -> str:

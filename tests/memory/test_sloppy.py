@@ -133,6 +133,18 @@ async def test_somebody_with_a_note_is_no_participant(named: str) -> None:
     assert [known.subject for known in await chat.facts()] == [named]
 
 
+@pytest.mark.parametrize("named", ["(id:" + " " * 100_000 + "x", "id:" + " " * 100_000 + "x\ny"])
+async def test_a_name_of_many_blanks_is_nobody(named: str) -> None:
+    """To look for an id in it took minutes."""
+    chat = Chat({}, entities=[Entity(id="user-1", names=("Ada",))])
+    chat.arbiter_os.remove_evaluator("GET_FACTS")
+    chat.arbiter_os.add_evaluator(ReflectionEvaluator())
+    friendly = {"sourceEntityId": named, "targetEntityId": "agent", "tags": ["friendly"]}
+    chat.model.answers[:] = [json.dumps({"thought": "", "facts": [], "relationships": [friendly]})]
+    await chat.say("I have a cat")
+    assert await chat.cycle.memory.arelationships() == []
+
+
 @pytest.mark.parametrize("facts", [[CAT], None])
 async def test_a_reflection_may_list_sentences(facts: list[str] | None) -> None:
     chat = Chat({})
