@@ -186,6 +186,8 @@ class Run:
         Raises `RecordingError` for questions that had no valid recording.
         """
         session = self.session
+        if len(session.results) < session.total:
+            session.stop("interrupted")  # also if no limit says why: cases without a result must not pass
         unfinished = session.unfinished()  # before the cases that were skipped count as results
         self._check_recordings()
         report = Report(

@@ -1504,3 +1504,14 @@ def test_the_supervisor_sleeps_while_no_call_can_be_late(monkeypatch: pytest.Mon
     report = Suite("slow", [Case("one", 1)]).run(sleep, folder=None)
     assert report.results[0].status == "completed"
     assert looks == []
+
+
+def test_a_run_that_loses_cases_is_not_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_alone(session: running.Session) -> None:
+        local.drive_on_threads(session)
+        session.results.pop(1)
+
+    monkeypatch.setattr("arbiter.harness.runs.drive_on_threads", first_alone)
+    report = Suite("s", [Case("a", "?"), Case("b", "?")]).run(capital)
+    assert report.stopped == "interrupted"
+    assert [result.case_id for result in report.results] == ["a"]
