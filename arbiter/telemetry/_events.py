@@ -37,7 +37,8 @@ def decisions_of(item: HistoryItem, text: Text = no_text) -> Iterator[Event]:
         reason = None if verdict is None else verdict.reason
         target = item.redirected_to if record.redirected_by is None else None
         yield _decision(item, decision.kind, decision.policy, text(reason), target)
-    if record.redirected_by is not None:
+    # A router that asks a human names no node.
+    if record.redirected_by is not None and item.redirected_to is not None:
         yield _decision(item, "redirect", record.redirected_by, target=item.redirected_to)
     for name, verdict in record.checks.items():
         if verdict.kind != "allow" and name != decision.policy:

@@ -219,7 +219,7 @@ class OpenTelemetry(HistoryListener):
         assert record.execution is not None
         self._durations.record(record.duration, {names.NODE: record.node, names.STATUS: record.status})
         if record.checks or record.redirected_by is not None:
-            self._count(record)
+            self._count(item)
         opened = self._runs.pop((record.execution.id, record.id), None)
         if opened is None:
             return
@@ -310,11 +310,13 @@ class OpenTelemetry(HistoryListener):
                 return outer
         return None
 
-    def _count(self, record: Record) -> None:
-        """Count the decisions of all checkers, and of the router that redirected."""
+    def _count(self, item: HistoryItem) -> None:
+        """Count the decisions of all checkers, and of the router that redirected or asked."""
+        record = item.record
         made: list[tuple[str, str]] = [(name, verdict.kind) for name, verdict in record.checks.items()]
         if record.redirected_by is not None:
-            made.append((record.redirected_by, "redirect"))
+            redirected = record.redirected_to is not None
+            made.append((record.redirected_by, "redirect" if redirected else item.decision.kind))
         for policy, kind in made:
             self._decisions.add(1, {names.POLICY: policy, names.DECISION_KIND: kind})
 

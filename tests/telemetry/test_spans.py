@@ -31,6 +31,7 @@ from arbiter.checkers import ApprovalChecker
 from arbiter.instructions import TOOL_CALL
 from arbiter.ledger import Ledger
 from arbiter.memory import CognitiveEvaluator, EvalContext, EvaluationCycle
+from arbiter.routers import EscalationRouter
 from arbiter.telemetry import OpenTelemetry
 from tests.constitution.test_constitution import project
 from tests.scripted import Scripted
@@ -380,6 +381,17 @@ def test_redirects_are_decisions_and_decisions_are_counted() -> None:
         for point in kept.points("arbiter.decisions")
     }
     assert counted == {("fine", "allow"): 1, ("skip", "redirect"): 1}
+
+
+def test_a_router_that_asks_a_human_is_not_a_redirect() -> None:
+    """Its question is a decision `ask`, in the log records and in the metric."""
+    arbiter_os, kept = observed(EscalationRouter("look", key="amount", below=10))
+    app = arbiter_os.govern(chain(Spy("a", amount=1), checkpointer=InMemorySaver()))
+    app.invoke({}, thread("asked"))
+    (decided,) = kept.records("arbiter.policy.decision")
+    assert (decided["arbiter.policy"], decided["arbiter.policy.decision.kind"]) == ("look", "ask")
+    (counted,) = kept.points("arbiter.decisions")
+    assert counted.attributes["arbiter.policy.decision.kind"] == "ask"
 
 
 def test_a_denial_without_effect_is_a_decision_that_says_so() -> None:
