@@ -97,17 +97,18 @@ class Inbox:
         items = self._context.ledger.items(thread_id=thread["ref"], status="interrupted").page(_SHOWN)
         newest = {item.node: item for item in reversed(items.rows)}
         name = shlex.quote(str(thread["thread_id"]))
-        command = f"arbiter run MODULE:GRAPH -c . --thread {name} --resume approve"
+        command = f"arbiter run MODULE:GRAPH -c . --thread {name} --resume"
         return [
             {
                 "thread": thread,
                 "question": None,
                 "node": item.node,
                 "at": item.timestamp,
-                "requests": _asking(item),
-                "command": command,
+                "requests": requests,
+                "command": f"{command} {'approve' if requests else 'ANSWER'}",
             }
             for item in newest.values()
+            for requests in (_asking(item),)
         ]
 
     def question(self, request: Request) -> Response:
@@ -216,11 +217,14 @@ _NO_RULE = (
 
 
 def _asking(item: Any) -> list[dict[str, str]]:
-    return [
+    """The checkers that ask, or else the router; none for a question of the node's own."""
+    asked = [
         {"policy": name, "reason": verdict.reason}
         for name, verdict in item.check_policy_results.items()
         if verdict.kind == "ask"
     ]
+    router = item.decision.policy if item.decision.kind == "ask" else None
+    return asked or ([] if router is None else [{"policy": router, "reason": ""}])
 
 
 def _own_answer(text: str) -> Any:

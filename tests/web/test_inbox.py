@@ -456,6 +456,21 @@ def test_the_application_resumes_the_run_by_itself(ledger: Ledger, graph: Any, p
     assert payments.paid == []
 
 
+def test_without_a_graph_the_router_that_asks_is_named(ledger: Ledger, payments: Payments) -> None:
+    """A question of a router is not one of the node itself, which takes any answer."""
+    arbiter_os = ArbiterOS(ledger=ledger)
+    arbiter_os.add_policy_router(EscalationRouter("look", key="paid", below=10_000, target_nodes=["pay"]))
+    paused(arbiter_os.govern(payments.graph()), "pay-7")
+    paused(arbiter_os.govern(payments.graph(asks=asks)), "own-7")
+    ledger.flush(20)
+    with inbox(ledger, None) as client:
+        page = unescape(client.get("/inbox").text)
+    assert ">look<" in page
+    assert "--thread pay-7 --resume approve<" in page
+    assert page.count("the node itself") == 1
+    assert "--thread own-7 --resume ANSWER<" in page
+
+
 @pytest.mark.lengthy
 def test_without_a_graph_the_command_to_type_is_shown(ledger: Ledger, graph: Any) -> None:
     paused(graph, "pay 7; rm")
