@@ -277,7 +277,7 @@ def export_(
         bool, typer.Option("--corrections", help="Pairs of the drafts that correction gates sent back.")
     ] = False,
     per_node: Annotated[
-        bool, typer.Option("--per-node", help="For stepwise: a row of each node run.")
+        bool, typer.Option("--per-node", help="For stepwise: a row of each node run that was judged.")
     ] = False,
     split: Annotated[
         float | None, typer.Option(help="The share of cases in train; the others go into test.")

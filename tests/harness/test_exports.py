@@ -256,7 +256,7 @@ def test_branches_of_a_superstep_are_no_chain(project: Path) -> None:
     """`stepwise` refuses them and names the nodes; `per_node` makes a row of each node run."""
     suite(target=solving(["42"], "look", "search"), repeats=1).run()
     with pytest.raises(
-        ConfigurationError, match=r"case 'six' repeat 0 ran (look, search|search, look) in one"
+        ConfigurationError, match=r"case 'six' \(repeat 1\) ran (look, search|search, look) in one"
     ):
         export_run("last", "stepwise")
     [row] = exported("stepwise", per_node=True)
@@ -518,7 +518,7 @@ def test_a_replay_has_no_node_runs_to_export(project: Path) -> None:
     suite().run(mode="record")
     suite().run(mode="mock")
     with pytest.raises(
-        ConfigurationError, match=r"no node runs for 2 of 2 answers, such as case 'six' repeat 0"
+        ConfigurationError, match=r"no node runs for 2 of 2 answers, such as case 'six' \(repeat 1\)"
     ):
         export_run("last", "steps")
     assert len(exported("trl-dpo")) == 1

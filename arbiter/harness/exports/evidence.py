@@ -63,7 +63,7 @@ class Run:
 
     @property
     def where(self) -> str:
-        return f"case {self.case.id!r} repeat {self.result.repeat}"
+        return f"case {self.case.id!r} (repeat {self.result.repeat + 1})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

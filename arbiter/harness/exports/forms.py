@@ -32,8 +32,8 @@ class ExportOptions:
     run. `margin` (above 0, at most 1) is the least difference of a pair as a share of the scale; None is 0.2.
     `split` (between 0 and 1) is the share of cases, or of clusters of cases, that go into train.*; the others go into
     test.*. `corrections` makes pairs of the drafts that correction gates sent back. `per_node` makes a row of
-    each node run. `suite` and `allow` are for "trl-grpo": the suite's file, by default the one in suites/ with
-    the name of the run's suite, and the prefixes under which it may name functions.
+    each node run that was judged. `suite` and `allow` are for "trl-grpo": the suite's file, by default the one
+    in suites/ with the name of the run's suite, and the prefixes under which it may name functions.
     """
 
     rows: Sequence[str] = ()
@@ -278,7 +278,7 @@ def _chains(run: Run, options: ExportOptions) -> list[list[Step]]:
             names = ", ".join(str(each.get("node")) for each in branches)
             raise ConfigurationError(
                 f"{run.where} ran {names} in one superstep, which have no order, so its steps are not a chain. "
-                "Use --per-node for a row per node run."
+                "Use --per-node for a row of each node run that was judged."
             )
     return [steps]
 
