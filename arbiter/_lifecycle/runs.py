@@ -416,13 +416,13 @@ class NodeRun:
 
     # Inside the body
 
-    def report(self, namespace: str, step: int, value: Value, order: str, fact: RunFact) -> None:
+    def report(self, graph: str, step: int, value: Value, order: str, fact: RunFact) -> None:
         """Report that a node of a graph inside the body has finished: its graph's value before, and its fact."""
         with _lock:
             inner = self._inner = self._inner or {}
-            known = inner.get(namespace)
+            known = inner.get(graph)
             if known is None or known[0] != step:
-                known = inner[namespace] = (step, value, {})
+                known = inner[graph] = (step, value, {})
             known[2][order] = fact
 
     def adopt(self, namespace: str, value: Value, pending: Sequence[RunFact] = ()) -> None:

@@ -261,7 +261,7 @@ class NodeAttempt(NodeRun):
         namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS].rpartition(NS_SEP)[0]
         record = begin(run, task, node.node, node.instruction, step, namespace, clock(), path)
         if parent is not None:
-            record.owner = parent.record.id
+            record.owner, record.call = parent.record.id, execution.number
         NodeRun.__init__(self, record, plan, input, settings, run, past, parent, config, node.schemas)
         self.states.input = as_state(input)
         if channel.done:
@@ -548,7 +548,7 @@ class NodeAttempt(NodeRun):
             self.channel.ran.add(self.record.id)
         if self.parent is not None:
             order = task_order(self.record.path) + self.record.id
-            self.parent.report(self.record.namespace, self.record.step, self.channel.past.value, order, fact)
+            self.parent.report(self.record.graph, self.record.step, self.channel.past.value, order, fact)
 
     # Inside
 

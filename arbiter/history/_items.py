@@ -635,9 +635,9 @@ def _supersteps(records: Sequence[Record]) -> list[list[HistoryItem]]:
     groups: dict[tuple[str, int], list[Record]] = {}
     nested = False
     for record in records:
-        namespace = record.namespace
-        nested = nested or namespace != ""
-        groups.setdefault((namespace, record.step), []).append(record)
+        graph = record.graph
+        nested = nested or graph != ""
+        groups.setdefault((graph, record.step), []).append(record)
     for group in groups.values():
         if len(group) > 1:
             group.sort(key=lambda record: task_order(record.path))

@@ -183,7 +183,9 @@ class Record:
     gating: Mapping[str, Any]
     tallies: Mapping[str, Mapping[str, float | None]]
     owner: str
-    """The id of the node run that ran this one's graph, "" for none or if it is not known."""
+    """The id of the node run that ran this one's graph or called this function, "" for none or if it is not known."""
+    call: int
+    """The number of the execution of its graph, if a node run owns it; 0 if that is not known."""
     raw: Any
     """The output itself, kept while a router may still need it."""
     error: str | None
@@ -217,7 +219,7 @@ class Record:
         self.input = self.spent = NOTHING
         self.drafts = ()
         self.owner = ""
-        self.attempt = self.sharers = 0
+        self.attempt = self.sharers = self.call = 0
         self.execution = self.position = self.records = None
         self.begin_again(started)
 
@@ -231,6 +233,11 @@ class Record:
         self.gating = self.tallies = NOTHING
         self.corrections = self.error_types = ()
         self.raw = self.error = self.redirected_to = self.redirected_by = self.account = None
+
+    @property
+    def graph(self) -> str:
+        """The name of its graph in the run. LangGraph gives a graph that a governed function calls no namespace."""
+        return self.namespace or (f"{self.owner}|{self.call}" if self.owner else "")
 
     @property
     def kept_account(self) -> Account:

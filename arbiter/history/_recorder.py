@@ -345,6 +345,7 @@ class Execution:
         "first",
         "info",
         "newest",
+        "number",
         "pending",
         "recovered",
         "run",
@@ -353,6 +354,7 @@ class Execution:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = weakref.ref(recorder)
+        self.number = next(_execution_numbers)
         begun = starting.get()
         self.info: ExecutionInfo | None = begun.pop() if begun else None
         """The report of this execution for listeners; None without listeners."""
@@ -450,6 +452,7 @@ _current: ContextVar[Mapping[int, Execution]] = ContextVar("arbiter_loops", defa
 """The newest execution that began in this context, by recorder."""
 _uids = count(1)
 _run_numbers = count(1)
+_execution_numbers = count(1)
 _alive: weakref.WeakValueDictionary[int, Recorder] = weakref.WeakValueDictionary()
 
 

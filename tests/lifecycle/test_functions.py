@@ -328,7 +328,69 @@ def test_a_sequence_keeps_its_class() -> None:
     arbiter_os = ArbiterOS()
     app = arbiter_os.govern(Named(chain(Spy("pay"))))
     assert app.invoke({"log": []}) == {"named": {"log": ["pay"]}}
-    assert [item.node for item in arbiter_os.history.items()] == ["Named", "pay"]
+    assert [item.node for item in arbiter_os.history.items()] == ["pay", "Named"]
+
+
+@MODES
+@pytest.mark.parametrize("saved", [False, True])
+def test_each_graph_in_a_runnable_counts(saved: bool, mode: str) -> None:
+    """Two graphs of one sequence are two graphs, in the history and for the rules of later calls."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(AtMost("four", 4, per="thread", target_nodes=["pay"]))
+    pay, log = Spy("pay"), Spy("log")
+    saver = InMemorySaver() if saved else None
+    both: Any = chain(pay, log, checkpointer=saver) | chain(pay, checkpointer=saver)
+    app = arbiter_os.govern(both)
+    one_call = ["pay", "log", "pay", "RunnableSequence"]
+    for calls in (1, 2):
+        run(app, {"log": []}, thread("t"), mode=mode)
+        items = list(arbiter_os.history_of(thread_id="t").items())
+        assert [item.node for item in items] == one_call * calls
+    assert all(len(superstep) == 1 for superstep in arbiter_os.history_of(thread_id="t"))
+    with pytest.raises(PolicyViolationError, match="ran 4 times"):
+        run(app, {"log": []}, thread("t"), mode=mode)
+
+
+def test_graphs_that_a_function_runs_at_the_same_time_all_count() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(AtMost("three", 3, target_nodes=["pay"]))
+    app = arbiter_os.govern(chain(Spy("pay"), Spy("log")))
+
+    async def several(state: Any) -> Any:
+        return await asyncio.gather(*(app.ainvoke(state) for _ in range(3)))
+
+    governed = arbiter_os.govern(several)
+
+    async def calls() -> None:
+        await governed({"log": []})
+        with pytest.raises(PolicyViolationError, match="ran 3 times"):
+            await governed({"log": []})
+
+    asyncio.run(calls())
+
+
+def test_a_graph_that_a_function_resumes_counts_once() -> None:
+    def ask(state: State) -> Any:
+        return {"log": [interrupt("?")]}
+
+    arbiter_os = ArbiterOS()
+    counted: list[int] = []
+
+    @arbiter_os.checker(target_nodes=["answered"])
+    def count(history: History) -> bool:
+        counted.append(history.count(node="pay"))
+        return True
+
+    app = arbiter_os.govern(chain(Spy("pay"), ask, checkpointer=InMemorySaver()))
+
+    def answered(name: str) -> Any:
+        app.invoke({"log": []}, thread(name))
+        return app.invoke(Command(resume="yes"), thread(name))["log"]
+
+    governed = arbiter_os.govern(answered)
+    for name in ("a", "b", "c"):
+        assert governed(name) == ["pay", "yes"]
+    assert counted == [0, 1, 2]
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
