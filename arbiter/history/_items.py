@@ -652,10 +652,10 @@ def _nested_first(groups: Mapping[tuple[str, int], Sequence[Record]]) -> list[Se
     ids = {record.id for group in groups.values() for record in group}
     for key, group in groups.items():
         owner = key[0].rsplit(":", 1)[-1].split("|", 1)[0]
-        if key[0] and ":" not in key[0]:
-            # The namespace of a subgraph with a memory of its own has the names of nodes and no id of a task.
+        if owner not in ids:
+            # A namespace names no task of ours in a subgraph with a memory of its own, and in a governed function.
             owner = group[0].owner
-        if key[0] and owner in ids:
+        if owner in ids:
             inside.setdefault(owner, []).append(key)
         else:
             roots.append(key)

@@ -351,6 +351,29 @@ def test_each_graph_in_a_runnable_counts(saved: bool, mode: str) -> None:
         run(app, {"log": []}, thread("t"), mode=mode)
 
 
+def test_the_history_shows_graphs_before_the_function_that_ran_them() -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("pay"), Spy("log")))
+    inner = arbiter_os.govern(same)
+
+    def settle(state: Any) -> Any:
+        inner(state)
+        return app.invoke(state)
+
+    settled = arbiter_os.govern(settle)
+
+    @entrypoint(checkpointer=InMemorySaver())
+    def both(state: Any) -> Any:
+        settled(state)
+        return settled(state)
+
+    settled({"log": []})
+    assert [item.node for item in arbiter_os.history.items()] == ["same", "pay", "log", "settle"]
+    both.invoke({"log": []}, thread("t"))
+    nodes = [item.node for item in arbiter_os.history_of(thread_id="t").items()]
+    assert nodes == ["same", "pay", "log", "settle"] * 2
+
+
 def test_graphs_that_a_function_runs_at_the_same_time_all_count() -> None:
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(AtMost("three", 3, target_nodes=["pay"]))
