@@ -105,7 +105,7 @@ class NodeEvaluator(Contract):
             )
 
     def evaluate(self, history: History) -> Evaluated | Awaitable[Evaluated]:
-        """Judge the node run `history.item`: an `EvaluationResult`, a bool or a number.
+        """Judge the node run `history.item`: an `EvaluationResult`, a bool, a number, or several of these by name.
 
         A bool is the score 1.0 or 0.0 and says whether the node run passed; a number is a score, with `passed` None.
         A mapping gives several results by key. The key `brief` of the evaluator `style` is the result `style.brief`.
