@@ -24,6 +24,7 @@ from arbiter._lifecycle.requests import (
     ReadCheckpoint,
     Resolve,
     Saving,
+    Spend,
     Steps,
     Unusual,
 )
@@ -56,7 +57,7 @@ def drive(run: NodeRun) -> Any:
                     of = op.run if type(op) is ReadCheckpoint else run
                     answer = access(of.access(cast(Saving, op)), of.saver)
             except BaseException as exc:
-                answer = _raised(run, steps, op, exc)
+                steps, answer = _raised(run, steps, op, exc)
     except StopIteration as stop:
         answer = stop.value
     if type(answer) is Raised:
@@ -67,22 +68,31 @@ def drive(run: NodeRun) -> Any:
     return answer
 
 
-def _raised(run: NodeRun, steps: Steps, op: Op, error: BaseException) -> Raised:
-    """The answer for an exception.
+def _raised(run: NodeRun, steps: Steps, op: Op, error: BaseException) -> tuple[Steps, Raised | None]:
+    """The steps that are left after an exception, and the answer for them.
 
     An exception from outside during a contract's call ends the run at once, whatever the contract would
     answer. The lifecycle itself handles an exception of a body.
     """
     raised = Raised(error)
     if type(op) is Body or not is_from_outside(error):
-        return raised
+        return steps, raised
+    return _ended(run, steps, raised), None
+
+
+def _ended(run: NodeRun, steps: Steps, raised: Raised) -> Steps:
+    """What is left of a run that was ended from outside: its budgets are charged all the same."""
     run.record.status = "cancelled"  # so that what follows can tell it from a failure of the contract
+    answer: Any = raised
     try:
         while True:
-            steps.send(raised)
+            op = steps.send(answer)
+            # A coroutine that is closed may wait for nothing.
+            may_wait = not isinstance(raised.error, GeneratorExit)
+            answer = (yield op) if may_wait and type(op) is Spend else raised
     except StopIteration:
-        run.record.status, run.record.error = "cancelled", describe(error)
-    raise StopIteration(raised)
+        run.record.status, run.record.error = "cancelled", describe(raised.error)
+    return raised
 
 
 async def adrive(run: NodeRun) -> Any:
@@ -100,7 +110,7 @@ async def adrive(run: NodeRun) -> Any:
                 else:
                     answer = await _aperform(op, run)
             except BaseException as exc:
-                answer = _raised(run, steps, op, exc)
+                steps, answer = _raised(run, steps, op, exc)
     except StopIteration as stop:
         answer = stop.value
     if type(answer) is Raised:
@@ -130,7 +140,7 @@ async def adrive_stream(run: NodeRun) -> AsyncIterator[Any]:
                 else:
                     answer = await _aperform(op, run)
             except BaseException as exc:
-                answer = _raised(run, steps, op, exc)
+                steps, answer = _raised(run, steps, op, exc)
     except StopIteration as stop:
         answer = stop.value
     if type(answer) is Raised:

@@ -969,6 +969,32 @@ def test_a_failure_is_not_forgotten_when_another_process_has_committed_more(mode
     assert used(first).calls == 3
 
 
+async def test_use_of_a_run_that_is_cancelled_in_a_rule_counts_in_another_process(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As with a client that leaves while a router waits for its judge."""
+    caplog.set_level(logging.WARNING, "arbiter")
+    waits = asyncio.Event()
+
+    async def wait(*_: Any) -> None:
+        waits.set()
+        await asyncio.sleep(PATIENCE)
+
+    graph = chain_of(says(Talker()), checkpointer=InMemorySaver())
+    budget = BudgetChecker("budget", tokens=15, per="thread")
+    arbiter_os, app = governed(graph, budget, Route("judges", wait))
+    left = asyncio.create_task(app.ainvoke({"log": []}, thread("1")))
+    await waits.wait()
+    left.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    assert (statuses(arbiter_os), used(budget).tokens) == ([("n0", "cancelled")], 10)
+    budget = BudgetChecker("budget", tokens=15, per="thread")
+    _, app = governed(graph, budget)  # as in another process
+    await app.ainvoke(None, thread("1"))
+    assert (used(budget).tokens, caplog.messages) == (20, [])
+
+
 @MODES
 def test_a_checkpointer_that_cannot_be_read_denies_on_resume(mode: str) -> None:
     class Broken(InMemorySaver):
