@@ -717,21 +717,39 @@ async def test_any_lock_between_processes_can_be_given() -> None:
 
 
 FORKING = """
-    import os, sys
+    import os, sys, warnings
+    from threading import Event, Thread
+    from psycopg import connect
     from arbiter.memory import open_store
+
+    def connections():
+        query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()"
+        with connect(sys.argv[1]) as connection:
+            return {pid for (pid,) in connection.execute(query)}
 
     with open_store(sys.argv[1]) as store:
         store.put(("parent",), "1", {"n": "parent"})
-        children = []
+        children, before, done = [], connections(), Event()
+
+        def work():
+            while not done.is_set():
+                store.put(("thread",), "1", {"n": "thread"})
+
+        Thread(target=work, daemon=True).start()
         for name in ("first", "second"):
             if (pid := os.fork()) == 0:
+                warnings.simplefilter("error")
                 for n in range(50):
                     store.put((name,), str(n), {"n": name})
                     assert store.get((name,), str(n)).value == {"n": name}
                 os._exit(len(store.search((name,), limit=100)))
             children.append(pid)
+        if (pid := os.fork()) == 0:
+            sys.exit(7)  # it closes the store, and has not used it
+        children.append(pid)
         print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children])
-        print(store.get(("parent",), "1").value)
+        done.set()
+        print(store.get(("parent",), "1").value, before <= connections())
 """
 
 
@@ -739,7 +757,7 @@ FORKING = """
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_forked_children_have_connections_to_postgresql_of_their_own(postgres_url: str) -> None:
     """As with `gunicorn --preload` and Celery, which import the module that opens the store before they fork."""
-    assert finished(program(FORKING, postgres_url)).splitlines() == ["[50, 50]", "{'n': 'parent'}"]
+    assert finished(program(FORKING, postgres_url)).splitlines() == ["[50, 50, 7]", "{'n': 'parent'} True"]
 
 
 # A run without a server ---------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore
 
 from arbiter._threads.exits import drain_users
+from arbiter._threads.forks import new_lock
 from arbiter.errors import ConfigurationError
 from arbiter.memory.stores._portable import CLAIM
 from arbiter.memory.stores._shared_locks import SharedLocks, ensure_open, file_locks, postgres_locks
@@ -180,6 +181,8 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
 def _with_locks(store: Any, locks: SharedLocks) -> BaseStore:
     """The store, set up, with the locks of its database."""
     store.lock_provider = locks
+    # Its own lock, which another thread may hold at a fork, is free in the child.
+    store.lock = new_lock()
     store.setup()
     found: BaseStore = store
     return found
