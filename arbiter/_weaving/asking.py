@@ -721,9 +721,12 @@ def spend(conf: Mapping[str, Any]) -> Access[None]:
     """
     if not is_resumed(conf):
         return  # there is none
-    task, levels = conf[CONFIG_KEY_TASK_ID], _levels(conf)
+    task, levels, pad = conf[CONFIG_KEY_TASK_ID], _levels(conf), conf[CONFIG_KEY_SCRATCHPAD]
     # A value given by the id of its question is not kept, and with "exit" it is dropped before anything is saved.
     is_kept = not conf.get(CONFIG_KEY_RESUME_MAP) and conf.get(CONFIG_KEY_DURABILITY) != "exit"
+    # Only a value that this run was given is waited for. A new mark may also be that of an answer to an earlier
+    # run, which was killed or cancelled before it saved the mark.
+    is_awaited = is_kept and pad.get_null_resume(False) is not None
     for pause in PAUSES:
         found: list[Writes | None] = []
         for level in levels:
@@ -731,13 +734,13 @@ def spend(conf: Mapping[str, Any]) -> Access[None]:
         given = [level for level, writes in zip(levels, found, strict=True) if writes and _given(writes)]
         # First the answers of this task as its own, then an empty value instead of the resume value: a crash
         # between the two loses no answer.
-        own, had = found[0], conf[CONFIG_KEY_SCRATCHPAD].resume
+        own, had = found[0], pad.resume
         if given and own and had:
             yield Put(levels[0], [(RESUME, list(had))], task)
         for place in given:
             yield Put(place, [(RESUME, None)], NULL_TASK_ID)
         before = max((len(earlier) for earlier in _resumes(own, task)), default=0) if own else 0
-        if given or not is_kept or len(had) <= before:
+        if given or not is_awaited or len(had) <= before:
             return  # no resume value of this run can still reach the checkpoint
         yield Wait(pause)
     raise RuntimeError(_NOT_SPENT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import threading
 import time
@@ -433,3 +434,72 @@ def test_a_forked_process_can_use_an_answer_that_its_parent_was_saving() -> None
     command = python("-W", "ignore", "-c", FORKS_AS_IT_SAVES)
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+KILLED_OR_CANCELLED = """
+import asyncio, os, signal, sys
+from typing import TypedDict
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+from pydantic import BaseModel
+from arbiter import ArbiterOS
+from arbiter.checkers import ApprovalChecker
+
+database, ends = sys.argv[1:]
+config = {"configurable": {"thread_id": "1"}}
+
+class State(TypedDict, total=False):
+    paid: list[int]
+
+class Cents(BaseModel):
+    cents: int
+
+async def pay(state):
+    if ends == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if ends == "cancelled":
+        run.cancel()
+        await asyncio.sleep(60)
+    return {"paid": [interrupt(question, response_schema=Cents).cents for question in ("net?", "tax?")]}
+
+async def main():
+    global run
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+    graph = StateGraph(State).add_node("pay", pay).add_edge(START, "pay")
+    async with AsyncSqliteSaver.from_conn_string(database) as saver:
+        app = arbiter_os.govern(graph.compile(saver))
+
+        async def give(output, value):
+            (question,) = output["__interrupt__"]
+            return await app.ainvoke(Command(resume={question.id: value}), config)
+
+        if ends != "no":
+            run = asyncio.ensure_future(give(await app.ainvoke({}, config), "approve"))
+            await asyncio.wait([run])
+            assert run.cancelled()
+            return
+        output = await app.ainvoke(None, config)
+        assert "approval is used" in output["__interrupt__"][0].value["note"]
+        output = await give(output, "approve")
+        for question in ("net?", "tax?"):
+            assert output["__interrupt__"][0].value == question
+            output = await give(output, {"cents": len(question)})
+        assert output == {"paid": [4, 4]}
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("ends", ["killed", "cancelled"])
+def test_a_run_that_ended_in_an_approved_body_can_go_on_without_an_answer(tmp_path: Path, ends: str) -> None:
+    """LangGraph saves no answer that was given by its id before the body ends or pauses. The approval is asked for
+    again, since it may be used."""
+    told: list[tuple[int, str]] = []
+    for end in (ends, "no"):
+        command = [*python("-W", "ignore", "-c", KILLED_OR_CANCELLED), str(tmp_path / "run.db"), end]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        told.append((done.returncode, done.stderr))
+    assert told == [(-signal.SIGKILL if ends == "killed" else 0, ""), (0, "")]
