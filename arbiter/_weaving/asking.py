@@ -213,6 +213,9 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
         op.use = f"{ask}: {len(_begun(notes, ask))}"
         if earlier:  # the mark of the earlier answer keeps the place, and the new answer comes last
             op.payload = {**op.payload, "note": _USED}
+            if conf.get(CONFIG_KEY_RESUME_MAP):
+                before = earlier[-1].rpartition(": ")[0]
+                _drop_repeated(cast(Question, notes[f"ask {before}"]), conf)
             if f"ask {ask}" not in notes:
                 _keep_for_later(pad, task, notes)
             after = len(pad.resume) - _ours_in(pad.resume)
@@ -403,7 +406,7 @@ def _drop_repeated(question: Question, conf: Mapping[str, Any]) -> Any:
                 continue
             if not by_id:
                 return pad.get_null_resume(True)
-            is_given = shown.id in by_id and pad.resume and not _is_mark(pad.resume[-1])
+            is_given = shown.id in by_id and pad.resume and not _is_any_mark(pad.resume[-1])
             return pad.resume.pop() if is_given else None
     return None
 
@@ -457,14 +460,19 @@ def _cells(function: Any) -> dict[str, Any]:
     return {name: cell.cell_contents for name, cell in zip(names, function.__closure__ or (), strict=True)}
 
 
+def _is_any_mark(value: Any) -> bool:
+    """True if a resume value is the mark of one of Arbiter's questions."""
+    return isinstance(value, dict) and _OURS in value
+
+
 def _is_mark(value: Any, ask: str | None = None) -> bool:
     """True if a resume value is the mark of a question that came before the body.
 
     A forged mark does not count as an answer for the body, so the body asks again.
     """
-    if not isinstance(value, dict) or _OURS not in value:
+    if not _is_any_mark(value):
         return False
-    mark: Any = cast(Any, value)[_OURS]
+    mark: Any = value[_OURS]
     return isinstance(mark, str) and (mark == ask if ask is not None else not mark.startswith("at "))
 
 

@@ -503,3 +503,42 @@ def test_a_run_that_ended_in_an_approved_body_can_go_on_without_an_answer(tmp_pa
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         told.append((done.returncode, done.stderr))
     assert told == [(-signal.SIGKILL if ends == "killed" else 0, ""), (0, "")]
+
+
+@MODES
+@pytest.mark.parametrize("by", ["value", "id"])
+def test_an_answer_that_is_repeated_after_an_error_is_not_for_the_next_question_of_a_function(
+    by: str, mode: str
+) -> None:
+    """The function is asked for again, and then asks its own question itself."""
+    fails = [True]
+
+    def pay(state: Any) -> Any:
+        if fails.pop():
+            raise ValueError
+        return {"log": [interrupt("to whom?")]}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+    function: Any = arbiter_os.govern(pay)
+
+    def shop(state: Any) -> Any:
+        return function(state)
+
+    app = arbiter_os.govern(chain(shop, checkpointer=InMemorySaver()))
+
+    def give(output: Any, value: Any) -> Any:
+        (question,) = output["__interrupt__"]
+        return run(app, Command(resume={question.id: value} if by == "id" else value), thread("1"), mode=mode)
+
+    first = run(app, {"log": []}, thread("1"), mode=mode)
+    with pytest.raises(ValueError):
+        give(first, "approve")
+    fails.append(False)
+    again = give(first, "approve")
+    assert "approval is used" in asked(again)["note"]
+    fails.append(False)
+    paused = give(again, "approve")
+    assert asked(paused) == "to whom?"
+    fails.append(False)
+    assert give(paused, "Ann")["log"] == ["Ann"]
