@@ -206,6 +206,7 @@ class NodeRun:
     _contract_config: RunnableConfig | None = None
     _isolated_config: RunnableConfig | None = None
     _inner: dict[str, tuple[int, Value, dict[str, RunFact]]] | None = None
+    _calls: dict[tuple[int, Any], int] | None = None
 
     def __init__(
         self,
@@ -415,6 +416,16 @@ class NodeRun:
         return digest(as_state(self.input if self.given is None else self.given))
 
     # Inside the body
+
+    def graph_number(self, execution: int, place: tuple[int, Any], *, resumed: bool) -> int:
+        """The number of a graph without a namespace in the body: that of the execution of the graph that it goes on
+        with at this place, a saver and a thread, or else that of its own.
+        """
+        with _lock:
+            calls = self._calls = self._calls or {}
+            if not resumed:
+                calls[place] = execution
+            return calls.setdefault(place, execution)
 
     def report(self, graph: str, step: int, value: Value, order: str, fact: RunFact) -> None:
         """Report that a node of a graph inside the body has finished: its graph's value before, and its fact."""

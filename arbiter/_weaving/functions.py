@@ -44,7 +44,7 @@ from arbiter._weaving.runtimes import with_ambient
 from arbiter._weaving.tools import HeldTools
 from arbiter._weaving.watching import watched
 from arbiter.errors import NotAGraphError, SyncDriverError
-from arbiter.history._facts import RunFact, Value
+from arbiter.history._facts import RunFact
 from arbiter.history._items import ToolsOf
 from arbiter.history._past import Past
 from arbiter.history._record import ExecutionInfo, Position
@@ -138,18 +138,6 @@ class FunctionCall(NodeRun):
             return await adrive(self)
         finally:
             self._remember()
-
-    def report(self, graph: str, step: int, value: Value, order: str, fact: RunFact) -> None:
-        inner = self._inner or {}
-        if graph not in inner and (done := value.get("seq", 0)):
-            # The function has resumed a graph that it began itself: the value has that part, too.
-            same = (
-                name
-                for name, (_, before, facts) in inner.items()
-                if before.get("seq", 0) + len(facts) == done
-            )
-            inner.pop(next(same, ""), None)
-        super().report(graph, step, value, order, fact)
 
     def _remember(self) -> None:
         self.is_over = True

@@ -64,6 +64,7 @@ from arbiter._weaving.asking import (
     drop_refused,
     finished_siblings,
     finished_tasks,
+    is_resumed,
     is_used,
     keep_draft,
     keeping_answers,
@@ -261,7 +262,10 @@ class NodeAttempt(NodeRun):
         namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS].rpartition(NS_SEP)[0]
         record = begin(run, task, node.node, node.instruction, step, namespace, clock(), path)
         if parent is not None:
-            record.owner, record.call = parent.record.id, execution.number
+            record.owner = parent.record.id
+            if not namespace:
+                place = id(conf.get(CONFIG_KEY_CHECKPOINTER)), conf.get("thread_id")
+                record.call = parent.graph_number(execution.number, place, resumed=is_resumed(conf))
         NodeRun.__init__(self, record, plan, input, settings, run, past, parent, config, node.schemas)
         self.states.input = as_state(input)
         if channel.done:

@@ -651,10 +651,10 @@ def _nested_first(groups: Mapping[tuple[str, int], Sequence[Record]]) -> list[Se
     roots: list[tuple[str, int]] = []
     ids = {record.id for group in groups.values() for record in group}
     for key, group in groups.items():
-        owner = key[0].rsplit(":", 1)[-1].split("|", 1)[0]
+        owner = group[0].owner
         if owner not in ids:
-            # A namespace names no task of ours in a subgraph with a memory of its own, and in a governed function.
-            owner = group[0].owner
+            # It is not known of a stored record, or is of an earlier attempt: the namespace names the task.
+            owner = key[0].rsplit(":", 1)[-1].split("|", 1)[0]
         if owner in ids:
             inside.setdefault(owner, []).append(key)
         else:

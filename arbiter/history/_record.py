@@ -185,7 +185,7 @@ class Record:
     owner: str
     """The id of the node run that ran this one's graph or called this function, "" for none or if it is not known."""
     call: int
-    """The number of the execution of its graph, if a node run owns it; 0 if that is not known."""
+    """The number of its graph in the owner's body, if that graph has no namespace; 0 if that is not known."""
     raw: Any
     """The output itself, kept while a router may still need it."""
     error: str | None

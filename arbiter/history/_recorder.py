@@ -274,7 +274,7 @@ class ThreadLog:
                     self.add(run, record)
                     continue
                 at, before = left.pop(own)
-                record.path, record.owner = before.path, before.owner
+                record.path, record.owner, record.call = before.path, before.owner, before.call
                 before.sharers = max(before.sharers - 1, 0)
                 self.by_id.pop(own)
                 self.by_id[record.id] = run.records[at] = record

@@ -22,6 +22,7 @@ from typing import Any, cast
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnableSequence
+from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.errors import GraphRecursionError
@@ -30,7 +31,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.pregel.remote import RemoteGraph
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.memory import InMemoryStore
-from langgraph.types import Command, interrupt
+from langgraph.types import CachePolicy, Command, interrupt
 from langgraph_sdk.schema import StreamPart
 from pydantic import BaseModel
 
@@ -369,6 +370,13 @@ def test_the_history_shows_graphs_before_the_function_that_ran_them() -> None:
 
     settled({"log": []})
     assert [item.node for item in arbiter_os.history.items()] == ["same", "pay", "log", "settle"]
+
+    def node(state: Any) -> Any:
+        return {"log": settled(state)["log"]}
+
+    arbiter_os.govern(chain(node)).invoke({"log": []})
+    nodes = [item.node for item in arbiter_os.history.items()]
+    assert nodes == ["same", "pay", "log", "settle", "node"]
     both.invoke({"log": []}, thread("t"))
     nodes = [item.node for item in arbiter_os.history_of(thread_id="t").items()]
     assert nodes == ["same", "pay", "log", "settle"] * 2
@@ -414,6 +422,59 @@ def test_a_graph_that_a_function_resumes_counts_once() -> None:
     for name in ("a", "b", "c"):
         assert governed(name) == ["pay", "yes"]
     assert counted == [0, 1, 2]
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_graph_that_was_resumed_or_cached_leaves_other_graphs_counted(is_cached: bool) -> None:
+    """Also if the other graph ran as many nodes as the resumed one had, or as the cache served."""
+
+    def ask(state: State) -> Any:
+        return {"log": [interrupt("?")]}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(AtMost("once", 1, target_nodes=["pay", "same"]))
+    pay = arbiter_os.govern(chain(Spy("pay")))
+    builder: Any = StateGraph(State).add_node("log", Spy("log"), cache_policy=CachePolicy())
+    builder.add_node("ask", Spy("ask") if is_cached else ask).add_edge(START, "log").add_edge("log", "ask")
+    cache = InMemoryCache[Any]() if is_cached else None
+    saver = None if is_cached else InMemorySaver()
+    app = arbiter_os.govern(builder.compile(cache=cache, checkpointer=saver))
+
+    def paid(state: Any) -> Any:
+        pay.invoke(state)
+        return app.invoke(state if is_cached else Command(resume="yes"), thread("t"))
+
+    now, later = arbiter_os.govern(paid), arbiter_os.govern(same)
+    app.invoke({"log": []}, thread("t"))
+    now({"log": []})
+    with pytest.raises(PolicyViolationError, match="ran once"):
+        later({"log": []})
+
+
+def test_a_graph_that_goes_on_beside_finished_nodes_counts_them_once() -> None:
+    def ask(state: State) -> Any:
+        return {"log": [interrupt("?")]}
+
+    arbiter_os = ArbiterOS()
+    counts: dict[str, int] = {}
+
+    @arbiter_os.checker(target_nodes=["same"])
+    def count(history: History) -> bool:
+        counts.update({node: history.count(node=node) for node in ("first", "pay", "ask")})
+        return True
+
+    builder: Any = StateGraph(State).add_node("first", Spy("first")).add_node("pay", Spy("pay"))
+    builder.add_node("ask", ask).add_edge(START, "first").add_edge("first", "pay").add_edge("first", "ask")
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+
+    def paid(state: Any) -> Any:
+        app.invoke(state, thread("t"))
+        return app.invoke(Command(resume="yes"), thread("t"))
+
+    later, now = arbiter_os.govern(same), arbiter_os.govern(paid)
+    now({"log": []})
+    later({"log": []})
+    assert counts == {"first": 1, "pay": 1, "ask": 1}
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
