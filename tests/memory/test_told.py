@@ -394,7 +394,7 @@ def test_messages_that_a_stopped_evaluator_passes_over_are_reported(caplog: pyte
         store=InMemoryStore(),
         evaluator_model=model,
         conversation_length=2,
-        handler_timeout_s=0.1,
+        handler_timeout_s=0.4,
         clock=clock,
     )
     try:
@@ -426,7 +426,7 @@ def test_a_room_is_learned_from_again_after_its_store_gave_no_answer() -> None:
         return answer("The user lives in Oslo")
 
     model = Scripted(answers=[hear])
-    cycle = EvaluationCycle(store=store, evaluator_model=model, conversation_length=2, handler_timeout_s=0.3)
+    cycle = EvaluationCycle(store=store, evaluator_model=model, conversation_length=2, handler_timeout_s=1.0)
     talk(FactEvaluator(), cycle=cycle, turns=1)
     store.hangs = False
     talk(FactEvaluator(), cycle=cycle, turns=1)
