@@ -83,12 +83,12 @@ def _raised(run: NodeRun, steps: Steps, op: Op, error: BaseException) -> tuple[S
 def _ended(run: NodeRun, steps: Steps, raised: Raised) -> Steps:
     """What is left of a run that was ended from outside: its budgets are charged all the same."""
     run.record.status = "cancelled"  # so that what follows can tell it from a failure of the contract
+    # A coroutine that is closed may wait for nothing.
+    may_wait = not isinstance(raised.error, GeneratorExit)
     answer: Any = raised
     try:
         while True:
             op = steps.send(answer)
-            # A coroutine that is closed may wait for nothing.
-            may_wait = not isinstance(raised.error, GeneratorExit)
             answer = (yield op) if may_wait and type(op) is Spend else raised
     except StopIteration:
         run.record.status, run.record.error = "cancelled", describe(raised.error)

@@ -100,6 +100,10 @@ def _equal(one: Any, other: Any) -> bool:
         return False
 
 
+def _is_missing(value: Any) -> bool:
+    return value is None or _equal(value, "")
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One input, and what is expected of it.
@@ -132,7 +136,7 @@ class Case:
             raise ConfigurationError(f"{self._place(given)}: input{problem}")
         # The caller may change its own for the next case.
         object.__setattr__(self, "input", plain_copy(self.input))
-        if given is None or _equal(given, ""):
+        if _is_missing(given):
             object.__setattr__(self, "id", digest(self.input)[:12])
         elif not isinstance(given, str) or not _ID.fullmatch(given):
             raise ConfigurationError(
@@ -150,11 +154,7 @@ class Case:
 
     def _place(self, name: object) -> str:
         where = f"{self.source}: " if self.source else ""
-        return (
-            f"{where}case {name!r:.80}"
-            if not (name is None or _equal(name, ""))
-            else f"{where}a case without an id"
-        )
+        return f"{where}a case without an id" if _is_missing(name) else f"{where}case {name!r:.80}"
 
     def _cluster(self) -> str | None:
         given: Any = self.cluster
@@ -173,7 +173,7 @@ class Case:
 
     def _metadata(self) -> Mapping[str, Any]:
         given: Any = self.metadata
-        if given is None or _equal(given, ""):
+        if _is_missing(given):
             return _NOTHING
         if not is_mapping(given):
             raise self._wrong("metadata", given, "a mapping, such as {'topic': 'refunds'}")

@@ -16,7 +16,7 @@ from arbiter.history._results import Results
 from arbiter.instructions import recorded_instruction
 from arbiter.ledger._contents import frozen, restored, said
 from arbiter.ledger._database import LedgerError
-from arbiter.ledger._entries import checks_of, routes_of, scores_of, times_of
+from arbiter.ledger._entries import ITEMS, checks_of, routes_of, scores_of, times_of
 from arbiter.ledger._found import found
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Outcome, Verdict
 
@@ -227,7 +227,7 @@ def node_runs_of(rows: Sequence[Row]) -> list[tuple[Mapping[str, Any], Record]]:
             answers.setdefault(_attempt(body), []).append((body, contents))
     found: list[tuple[Mapping[str, Any], Record]] = []
     for row, (body, contents) in zip(rows, parsed, strict=True):
-        if body["kind"] in ("item", "recovered"):
+        if body["kind"] in ITEMS:
             try:
                 late = judged.get(body["key"], ())
                 found.append((body, record_of(body, contents, late, answers.get(_attempt(body), ()))))
