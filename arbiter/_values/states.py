@@ -766,15 +766,11 @@ _BASES = (int, str, float, bytes, bytearray, dict, list, tuple, set, frozenset)
 def thaw(value: Any) -> Any:
     """`value` without read-only wrappers, for contracts that pass on parts of the state."""
     parts: Any = value
-    if isinstance(value, FrozenDict):
+    if isinstance(value, FrozenDict) or type(value) is dict:
         return {key: thaw(part) for key, part in parts.items()}
-    if isinstance(value, FrozenList):
+    if isinstance(value, FrozenList) or type(value) is list:
         return [thaw(part) for part in parts]
-    if type(value) is dict:
-        return {key: thaw(part) for key, part in parts.items()}
-    if type(value) in (list, tuple):
-        return type(parts)([thaw(part) for part in parts])
-    return parts
+    return tuple([thaw(part) for part in parts]) if type(value) is tuple else parts
 
 
 # Parts of an output -------------------------------------------------------------------------------
