@@ -120,12 +120,16 @@ def path_of(kind: type) -> str:
 def parameters_of(thing: Any, kind: type | None = None) -> dict[str, Any]:
     """The parameters of the constructor of `kind`, by default that of its class, that an object keeps under their
     names, with their values."""
-    made_by: Any = kind or type(thing)
-    try:
-        names = list(signature(made_by.__init__).parameters)[1:]
-    except (TypeError, ValueError):
-        return {}
+    names = _parameters_of(kind or type(thing))
     return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
+
+
+def _parameters_of(kind: Any) -> list[str]:
+    """The names of the parameters of a constructor; none if they cannot be read."""
+    try:
+        return list(signature(kind.__init__).parameters)[1:]
+    except (TypeError, ValueError):
+        return []
 
 
 _kept: dict[Any, tuple[ref[Any], Any]] = {}
@@ -155,13 +159,7 @@ def kept_by(thing: Any, form: Callable[[Any], Any] | None = None) -> Any:
 
 def _arguments_of(thing: Any, form: Callable[[Any], Any]) -> Any:
     own: Mapping[str, Any] = getattr(thing, "__dict__", {})
-    try:
-        if isinstance(thing, BaseModel):
-            names = sorted(thing.model_fields_set)
-        else:
-            names = list(signature(type(thing).__init__).parameters)[1:]
-    except (TypeError, ValueError):
-        return {}
+    names = sorted(thing.model_fields_set) if isinstance(thing, BaseModel) else _parameters_of(type(thing))
     kept = {name: own[key] for name in names for key in (name, f"_{name}") if key in own}
     counted = {name: value for name, value in kept.items() if is_constant(name, value)}
     return {name: found for name, value in counted.items() if (found := form(value)) is not NO_DATA}
@@ -256,9 +254,9 @@ _NOT_USERS = frozenset({"builtins", "arbiter", "abc", "typing", "langchain_core"
 
 def _tree_of(code: CodeType) -> ast.AST | None:
     """The syntax tree of a function. It is None without source, or if one of several lambdas may be meant."""
-    found: list[ast.AST] = [
-        node for node in _functions_in(code.co_filename) if _first_line(node) == code.co_firstlineno
-    ]
+    module = _module_tree(code.co_filename)
+    functions = [] if module is None else _functions(module)
+    found = [node for node in functions if _first_line(node) == code.co_firstlineno]
     if code.co_name != "<lambda>":
         found = [node for node in found if getattr(node, "name", None) == code.co_name]
     else:
@@ -296,11 +294,6 @@ def _module_tree(filename: str) -> ast.AST | None:
     return (
         _parsed(filename, len(lines), hashlib.sha256("".join(lines).encode()).hexdigest()) if lines else None
     )
-
-
-def _functions_in(filename: str) -> list[ast.AST]:
-    tree = _module_tree(filename)
-    return [] if tree is None else _functions(tree)
 
 
 @cache
