@@ -13,9 +13,9 @@ from arbiter._values.once import Once
 from arbiter.history._facts import KEEP_TALLIES, RunFact
 from arbiter.history._items import History, HistoryItem, ToolsOf, copied, matches, traced, wanted_instruction
 from arbiter.history._past import Past, Tally
-from arbiter.history._record import Record, States, evaluations_from, instruction_of, record_from
+from arbiter.history._record import Record, States, evaluations_from, record_from
 from arbiter.history._results import NOTHING, Lazy, Results
-from arbiter.instructions import Instruction
+from arbiter.instructions import Instruction, recorded_instruction
 from arbiter.verdicts import EvaluationResult
 
 _log = logging.getLogger("arbiter")
@@ -236,7 +236,7 @@ class CausalHistory(History):
                     break
                 key = where
                 steps.append(set())
-            steps[-1].add(instruction_of(fact))
+            steps[-1].add(recorded_instruction(fact.get("in")))
         return steps[::-1]
 
     def first_at(self, instruction: Instruction) -> int | None:

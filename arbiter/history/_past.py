@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from arbiter.history._facts import EMPTY, KEEP, KEEP_TALLIES, NO_TALLY_YET, fold
+from arbiter.history._facts import EMPTY, KEEP, KEEP_TALLIES, NO_TALLY_YET, RunFact, Value, fold
 from arbiter.history._packing import Columns, bounded, is_packed_id, restore, rounded, store
-from arbiter.history._packing import RunFact as RunFact
-from arbiter.history._packing import Value as Value
 from arbiter.history._record import Described, Position, Record
 
 

@@ -316,7 +316,7 @@ def record_from(fact: RunFact) -> Record:
     record = Record(
         fact["id"],
         fact["node"],
-        instruction_of(fact),
+        recorded_instruction(fact.get("in")),
         fact["step"],
         fact.get("ns", ""),
         fact["at"],
@@ -331,10 +331,6 @@ def record_from(fact: RunFact) -> Record:
     record.notes = fact.get("notes", NOTHING)
     record.evaluations = evaluations_from(fact)
     return record
-
-
-def instruction_of(fact: RunFact) -> Instruction | None:
-    return recorded_instruction(fact.get("in"))
 
 
 def evaluations_from(fact: RunFact) -> Results:
@@ -416,12 +412,8 @@ def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> RunFact
     return fact
 
 
-def _no_version(name: str) -> str:
-    return ""
-
-
 def facts_of(
-    results: Mapping[str, EvaluationResult], version_of: Callable[[str], str] = _no_version
+    results: Mapping[str, EvaluationResult], version_of: Callable[[str], str] = lambda name: ""
 ) -> dict[str, list[Any]]:
     """Evaluation results in the form that a fact stores. `version_of` finds that of a result's evaluator."""
     facts: dict[str, list[Any]] = {}
