@@ -253,7 +253,7 @@ class _Interventions(Advisor):
         agent = self.cast.acting(item)
         where = (run_id_of(history), item.namespace, item.step)
         key: Any = (scope_of(history), None if self.round_of is None else self.round_of(item))
-        goes_on = self._goes_on(history, agent)
+        goes_on = agent is not None and self.cast.goes_on(history, agent)
         with self._lock:
             known = self._rounds.get(key)
             is_over = (
@@ -272,9 +272,6 @@ class _Interventions(Advisor):
             if self.round_of is None:
                 found.items.add(item.id)
             return found, key, found is not known
-
-    def _goes_on(self, history: History, agent: str | None) -> bool:
-        return agent is not None and self.cast.goes_on(history, agent)
 
     @contextmanager
     def _performing(self, turn: _Round, key: Any) -> Generator[None]:
@@ -404,7 +401,7 @@ class _Interventions(Advisor):
         if agent is None:
             return None
         run = scope_of(history)
-        goes_on = self._goes_on(history, agent)
+        goes_on = self.cast.goes_on(history, agent)
         with self._lock:
             if (given := self._given.get((run, item.id))) is not None:
                 return given or None
@@ -435,14 +432,8 @@ class _Question:
     steps: Steps[JudgeResult]
 
 
-@dataclass(frozen=True, slots=True)
-class _Later:
-    """The awaitable that a user's `async def` returned."""
-
-    answer: Awaitable[Any]
-
-
-_Op = _Question | _Later | Storing
+_Op = _Question | Storing | Awaitable[Any]
+"""An awaitable is what a user's `async def` returned."""
 _Evaluating = Generator[_Op, Any, T]
 
 
@@ -451,15 +442,15 @@ def _answer(op: _Op) -> Any:
         return op.do()
     if isinstance(op, _Question):
         return outcome(partial(op.engine.run, op.steps))
-    if iscoroutine(op.answer):
-        op.answer.close()
+    if iscoroutine(op):
+        op.close()
     return TypeError("an async condition or effect needs an async run: use ainvoke or astream")
 
 
 async def _aanswer(op: _Op) -> Any:
     if isinstance(op, Storing):
         return await op.ado()
-    return await aoutcome(op.engine.arun(op.steps) if isinstance(op, _Question) else op.answer)
+    return await aoutcome(op.engine.arun(op.steps) if isinstance(op, _Question) else op)
 
 
 class _UnjudgedError(Exception):
@@ -805,7 +796,7 @@ def _answered(answer: Any) -> _Evaluating[Any]:
     """The result of a user's function, awaited if necessary."""
     if not isawaitable(answer):
         return answer
-    found: Any = yield _Later(answer)
+    found: Any = yield answer
     if isinstance(found, Exception):
         raise found
     return found
