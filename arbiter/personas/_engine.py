@@ -318,12 +318,13 @@ class PropositionEngine:
         known = {**target.variables, **texts_of(about.get("variables"))}
         claim = fill(proposition.claim, known)
         used = variables_in(proposition.claim)
+        advice = proposition.recommendations_for_improvement
         begun = JudgeResult(
             proposition_id=proposition.id,
             mode=mode,
             status="precondition_false",
             claim=claim,
-            recommendations=_filled(proposition.recommendations_for_improvement, known),
+            recommendations=None if advice is None else fill(advice, known),
             token_usage=NO_TOKENS,
         )
         if not _applies(proposition, target, about.get("context", ""), known):
@@ -493,10 +494,6 @@ def _applies(proposition: Proposition, target: Target, context: str, variables: 
             f"the precondition of proposition {proposition.id!r} returned {answer!r:.80}; expected True or False"
         )
     return answer
-
-
-def _filled(text: str | None, variables: Mapping[str, str]) -> str | None:
-    return None if text is None else fill(text, variables)
 
 
 def _trivially_true(begun: JudgeResult, why: str) -> JudgeResult:

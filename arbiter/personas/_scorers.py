@@ -389,11 +389,6 @@ class _Element:
     context: str = ""
     evidence: str = ""
 
-    @property
-    def id(self) -> str:
-        """A hash of the judged texts and of the agent."""
-        return element_id(self.target.agent, self.target.trajectory)
-
 
 def element_id(agent: str | None, events: Iterable[Event]) -> str:
     """The id of judged events: a hash of their texts and of the agent."""
@@ -436,7 +431,7 @@ def _element_scores(
     found: list[ElementScore] = []
     seen: Counter[str] = Counter()
     for element, run in zip(elements, runs, strict=True):
-        id = element.id
+        id = element_id(element.target.agent, element.target.trajectory)
         seen[id] += 1
         score = weighted_mean(
             (proposition.weight, result.score)
