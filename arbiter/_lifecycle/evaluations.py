@@ -132,23 +132,6 @@ class Places:
 class EvaluatorQueue:
     """One registered evaluator. At most `concurrency` of its calls run at once, by default one."""
 
-    __slots__ = (
-        "__weakref__",
-        "_runners",
-        "_version",
-        "backlog",
-        "evaluator",
-        "is_async",
-        "loop",
-        "name",
-        "open",
-        "places",
-        "stand_ins",
-        "timing",
-        "token",
-        "workers",
-    )
-
     def __init__(self, evaluator: NodeEvaluator, loop: EventLoop) -> None:
         self.evaluator = evaluator
         self.loop = loop

@@ -54,18 +54,6 @@ class Origin:
     subgraph.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_described",
-        "caches",
-        "core",
-        "describe",
-        "graph",
-        "path",
-        "rules",
-        "source",
-    )
-
     def __init__(
         self,
         core: Core,

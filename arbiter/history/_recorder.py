@@ -46,20 +46,6 @@ _MOST_IDENTIFIED = 1000
 class Run:
     """The records of one run, oldest first."""
 
-    __slots__ = (
-        "__weakref__",
-        "_counted",
-        "_uuid",
-        "called",
-        "caller",
-        "epoch",
-        "forgotten",
-        "id",
-        "log",
-        "records",
-        "saved",
-    )
-
     def __init__(self, log: ThreadLog, epoch: int, uuid: str | None = None) -> None:
         self.called: Value = {}
         """The facts of governed functions in this run, if there is no graph to keep them."""
@@ -99,20 +85,6 @@ class Run:
 
 class ThreadLog:
     """The runs of one thread. Holds at most `keep` records, and counts the ones that it has dropped."""
-
-    __slots__ = (
-        "__weakref__",
-        "_called",
-        "_calls",
-        "_counted",
-        "by_id",
-        "keep",
-        "lock",
-        "runs",
-        "size",
-        "thread_id",
-        "unfinished",
-    )
 
     def __init__(self, thread_id: str | None, keep: int | None) -> None:
         self.thread_id = thread_id
@@ -332,25 +304,6 @@ class Execution:
     """One execution of a graph by LangGraph, from `invoke` to its return. Its run is known from the first
     node on.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_before",
-        "_lock",
-        "_outer",
-        "_place",
-        "_recorder",
-        "alone",
-        "called",
-        "first",
-        "info",
-        "newest",
-        "number",
-        "pending",
-        "recovered",
-        "run",
-        "unknown",
-    )
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = weakref.ref(recorder)
