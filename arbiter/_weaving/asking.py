@@ -161,20 +161,25 @@ def _entry_in(notes: Mapping[str, Any]) -> Entry | None:
     return max(entries, key=lambda entry: entry["entry"], default=None)
 
 
-def _is_of(shown: Mapping[str, Any], question: Question) -> bool:
+def _shows(shown: Any, question: Question) -> bool:
     """True if an interrupt shows that question."""
-    found = (shown.get("question"), shown.get("type"), shown.get("digest"), shown.get("asked_at"))
-    return found == (question["number"], question["type"], question["digest"], question["asked_at"])
+    if not isinstance(shown.value, Mapping):
+        return False
+    found: Mapping[str, Any] = cast(Any, shown.value)
+    known = (found.get("question"), found.get("type"), found.get("digest"), found.get("asked_at"))
+    return known == (question["number"], question["type"], question["digest"], question["asked_at"])
+
+
+def _shown_by(shown: Any, notes: Mapping[str, Any]) -> list[Question]:
+    """The questions among these notes that an interrupt shows."""
+    asks = [cast(Question, note) for name, note in notes.items() if name.startswith("ask ")]
+    return [question for question in asks if _shows(shown, question)]
 
 
 def is_answered(writes: Sequence[Any], task: str, shown: Any) -> bool:
     """True if the pending writes of a checkpoint have an answer to the question that an interrupt shows."""
     notes = Writes(writes).notes(task)
-    return any(
-        f"answer {note['ask']}" in notes
-        for name, note in notes.items()
-        if name.startswith("ask ") and _shows(shown, cast(Question, note))
-    )
+    return any(f"answer {question['ask']}" in notes for question in _shown_by(shown, notes))
 
 
 # Questions ----------------------------------------------------------------------------------------
@@ -281,12 +286,8 @@ def _unused(notes: Mapping[str, Any], place: str) -> tuple[str, list[str]]:
 def _keep_for_later(pad: Any, task: str, notes: Mapping[str, Any]) -> None:
     """Save the resume value as the answer to the question that was shown, which comes later in the body."""
     for shown in Writes(_loaded(pad)).interrupts(task):
-        ours = [
-            cast(Question, note)
-            for name, note in notes.items()
-            if name.startswith("ask ") and _shows(shown, cast(Question, note))
-        ]
         had = len(pad.resume) - _ours_in(pad.resume)
+        ours = _shown_by(shown, notes)
         is_next = all(had == q["after"] and f"answer {q['ask']}" not in notes for q in ours)
         if is_next and (value := pad.get_null_resume(True)) is not None:
             pad.resume.append(value)
@@ -409,10 +410,6 @@ def _drop_repeated(question: Question, conf: Mapping[str, Any]) -> Any:
             is_given = shown.id in by_id and pad.resume and not _is_any_mark(pad.resume[-1])
             return pad.resume.pop() if is_given else None
     return None
-
-
-def _shows(shown: Any, question: Question) -> bool:
-    return isinstance(shown.value, Mapping) and _is_of(cast(Any, shown.value), question)
 
 
 def _loaded(pad: Any) -> Sequence[Any]:
