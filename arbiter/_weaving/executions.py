@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, closing, nullcontext
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -161,32 +162,32 @@ def _positions(channel: FactsChannel, past: Past, written: Sequence[Any]) -> Map
     return {**past.positions(graph), **{fact["id"]: next for fact in written if not fact.get("ns")}}
 
 
+@dataclass(frozen=True, slots=True)
 class _Reporting:
     """Reports the begin and the end of an execution around the iteration of its chunks."""
 
-    def __init__(self, settings: Settings, info: ExecutionInfo) -> None:
-        self._settings = settings
-        self._info = info
+    settings: Settings
+    info: ExecutionInfo
 
     def __enter__(self) -> _Reporting:
-        tell(self._settings.listeners, "execution_began", self._info)
+        tell(self.settings.listeners, "execution_began", self.info)
         return self
 
     def first_chunk(self) -> AbstractContextManager[None]:
         """LangGraph makes the execution before its first chunk, in this context."""
-        return during(starting, [self._info])
+        return during(starting, [self.info])
 
     def look(self, chunk: Any) -> None:
         """Note that the graph pauses, as LangGraph reports it in its stream."""
         parts: Any = chunk
         payload = parts[-1] if isinstance(chunk, tuple) and parts else parts
         if isinstance(payload, dict) and "__interrupt__" in payload:
-            self._info.outcome = "paused"
+            self.info.outcome = "paused"
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None:
-            self._info.outcome = _outcome(error)
-        _end(self._settings, self._info)
+            self.info.outcome = _outcome(error)
+        _end(self.settings, self.info)
 
 
 def _reported(

@@ -5,7 +5,7 @@ redirect's target.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import uuid4
 
@@ -35,14 +35,12 @@ _NO_STASH: tuple[Any, Any, Any] = (None, None, None)
 BRANCH_TO = "branch:to:{}"
 
 
+@dataclass(slots=True, eq=False)
 class Redirect:
     """Passes through a node's writers instead of its output if the run is redirected."""
 
-    __slots__ = ("output", "target")
-
-    def __init__(self, output: Any, target: str) -> None:
-        self.output = output
-        self.target = target
+    output: Any
+    target: str
 
 
 class _Write(ChannelWrite):
