@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Self
 
 from langchain_core.runnables import RunnableConfig
@@ -18,6 +17,7 @@ from arbiter._values.states import is_whole
 from arbiter._values.versions import hash_of
 from arbiter.errors import RegistrationError
 from arbiter.history._items import History
+from arbiter.history._results import NOTHING
 from arbiter.models import Judge
 from arbiter.verdicts import Evaluated, EvaluationResult, EvaluatorTrace
 
@@ -129,9 +129,6 @@ class NodeEvaluator(Contract):
         return self
 
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
     """A finished node run, as a group of evaluators gets it."""
@@ -164,10 +161,10 @@ class GroupOutcome:
     the reason.
     """
 
-    results: Mapping[str, EvaluationResult] = field(default_factory=lambda: _NOTHING)
-    errors: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    results: Mapping[str, EvaluationResult] = field(default_factory=lambda: NOTHING)
+    errors: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     trace: Sequence[EvaluatorTrace] = ()
-    times: Mapping[str, tuple[int, int]] = field(default_factory=lambda: _NOTHING)
+    times: Mapping[str, tuple[int, int]] = field(default_factory=lambda: NOTHING)
     """When each evaluator that ran began and ended, in nanoseconds since 1970."""
 
 
