@@ -354,7 +354,6 @@ class _Loader:
         )
 
     def load_entries(self, document: Document) -> tuple[NodeEvaluator, ...]:
-        """The evaluators that a document declares."""
         self.files.append(document.file)
         rules = self._merged([_Pack(document, _readable(document, document.file))])
         found = [self._made(rule) for rule in (*rules, *self.twins)]
@@ -398,10 +397,9 @@ class _Loader:
     def _read(self, source: OneSource, where: str) -> None:
         if isinstance(source, str) and source.startswith(SHIPPED):
             if self._shipped(source) is None:
-                names = ", ".join(SHIPPED + name for name in shipped_names())
+                names = [SHIPPED + name for name in shipped_names()]
                 raise ConfigurationError(
-                    f"no pack {source!r} ships with Arbiter. There are: {names}."
-                    f"{nearest(source, [SHIPPED + name for name in shipped_names()])}"
+                    f"no pack {source!r} ships with Arbiter. There are: {', '.join(names)}.{nearest(source, names)}"
                 )
             return
         given: Any = source
