@@ -89,7 +89,6 @@ def draft_in(output: Any) -> Any:
 
 
 def with_draft(output: Any, draft: Any) -> Any:
-    """The output with its draft replaced."""
     if type(output) is not Raised:
         return draft
     output.error.args = (draft,)  # LangGraph does the same on the way up

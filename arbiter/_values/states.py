@@ -251,7 +251,6 @@ def with_own_parts(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digests_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state with a digest of each field."""
     return {key: _digest_or_mark(part) for key, part in state.items()}
 
 
@@ -835,7 +834,6 @@ def _update_replaced(update: Any, part_for: Callable[[Any], Any]) -> Any:
 
 
 def _fields_replaced(state: dict[Any, Any], part_for: Callable[[Any], Any]) -> dict[Any, Any]:
-    """The fields of a state in which something is replaced."""
     others = {key: _field_replaced(part, part_for) for key, part in state.items()}
     return {key: part for key, part in others.items() if part is not state[key]}
 

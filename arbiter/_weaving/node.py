@@ -285,7 +285,6 @@ class NodeAttempt(NodeRun):
             self.tell_began(info, self._position())
 
     def _position(self) -> Position:
-        """For listeners."""
         after, past = self.channel.past.end
         checkpoints: Mapping[str, str] | None = self._conf.get(CONFIG_KEY_CHECKPOINT_MAP)
         return Position(

@@ -202,7 +202,6 @@ def read_first(
 
 
 def note(place: RunnableConfig, task: str, name: str, about: Note) -> Access[None]:
-    """Write a note."""
     try:
         yield Put(place, [(_NOTE, {"name": name, "about": {**about, "task": task}})], _id(task, name))
     finally:

@@ -185,14 +185,10 @@ class LazyManager(BaseCallbackManager):
 
 
 class SyncLazyManager(LazyManager, CallbackManager):
-    """The lazy manager of a sync run."""
-
     kind = CallbackManager
 
 
 class AsyncLazyManager(LazyManager, AsyncCallbackManager):
-    """The lazy manager of an async run."""
-
     kind = AsyncCallbackManager
 
 

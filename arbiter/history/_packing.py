@@ -132,7 +132,6 @@ def bounded(facts: Sequence[RunFact], lasting: Iterable[RunFact]) -> Sequence[Ru
 
 
 def _made(fact: RunFact, results: Mapping[str, Any], texts: Mapping[str, Mapping[str, str]]) -> RunFact:
-    """A fact with evaluation results and texts."""
     made: RunFact = {**fact, **texts, **results}
     if "evals" in results:
         told = texts.get("evals", _EMPTY)

@@ -202,7 +202,6 @@ class Past:
 
     @classmethod
     def restored(cls, stored: Value, keep: int) -> Past:
-        """The past that a checkpoint has stored."""
         value, columns = restore(stored)
         past = cls(value, keep=keep, columns=columns)
         if len(value.get("facts", ())) <= keep:

@@ -135,5 +135,4 @@ def checked_configs(
 
 
 def all_configs(configs: GateConfig | Mapping[str, GateConfig]) -> tuple[GateConfig, ...]:
-    """All settings in a tuple."""
     return (configs,) if isinstance(configs, GateConfig) else tuple(configs.values())

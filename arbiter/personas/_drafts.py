@@ -133,7 +133,6 @@ def _acts(cast: Cast, message: Any) -> bool:
 
 
 def _speaking(cast: Cast, message: Any) -> list[Any]:
-    """The calls by which a message speaks."""
     if not isinstance(message, AIMessage):
         return []
     return [call for call in message.tool_calls if cast.speech(call) is not None]

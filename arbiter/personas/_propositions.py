@@ -168,7 +168,6 @@ def fill(text: str, variables: Mapping[str, str]) -> str:
 
 
 def variables_in(text: str) -> frozenset[str]:
-    """The names of the variables in a text."""
     return frozenset(_VARIABLE.findall(text))
 
 

@@ -80,5 +80,4 @@ class Storing:
 
 
 def problems(*texts: str) -> str:
-    """The problems that there are, as one text."""
     return "; ".join(filter(None, texts))
