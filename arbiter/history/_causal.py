@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, Self, overload
+from typing import Any, Self, overload
 
 from arbiter._values.copies import Copier, for_deep_copy, for_pickle
 from arbiter._values.once import Once
@@ -14,6 +14,7 @@ from arbiter.history._facts import KEEP_TALLIES, RunFact
 from arbiter.history._items import History, HistoryItem, ToolsOf, copied, matches, traced, wanted_instruction
 from arbiter.history._past import Past, Tally
 from arbiter.history._record import Record, States, evaluations_from, record_from
+from arbiter.history._recorder import Run
 from arbiter.history._results import NOTHING, Lazy, Results
 from arbiter.instructions import Instruction, recorded_instruction
 from arbiter.verdicts import EvaluationResult
@@ -21,34 +22,6 @@ from arbiter.verdicts import EvaluationResult
 _log = logging.getLogger("arbiter")
 _forgetful = Once()
 """The checkers of which a dropped tally was reported."""
-
-
-class _Log(Protocol):
-    """The part of a thread's log that a view uses."""
-
-    @property
-    def thread_id(self) -> str | None: ...
-
-    @property
-    def by_id(self) -> Mapping[str, Record]: ...
-
-    def denied(self) -> Sequence[Record]: ...
-
-
-class _Run(Protocol):
-    """The part of a run that a view uses."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def uuid(self) -> str: ...
-
-    @property
-    def saved(self) -> bool: ...
-
-    @property
-    def log(self) -> _Log: ...
 
 
 class CausalHistory(History):
@@ -63,7 +36,7 @@ class CausalHistory(History):
         self,
         past: Past,
         record: Record,
-        run: _Run,
+        run: Run | CopiedRun,
         group: object = None,
         *,
         tallies: str = "",
@@ -330,7 +303,7 @@ class _CausalEntries(Sequence[Sequence[HistoryItem]]):
 
     __slots__ = ("_newest", "_past", "_run", "_supersteps")
 
-    def __init__(self, past: Past, own: HistoryItem, run: _Run) -> None:
+    def __init__(self, past: Past, own: HistoryItem, run: Run | CopiedRun) -> None:
         self._past = past
         self._run = run
         self._newest = (own,)
@@ -364,7 +337,7 @@ class _CausalEntries(Sequence[Sequence[HistoryItem]]):
         return tuple, (tuple(self._all()),)
 
 
-def _item(fact: RunFact, run: _Run) -> HistoryItem:
+def _item(fact: RunFact, run: Run | CopiedRun) -> HistoryItem:
     """The item of a committed node run."""
     record = run.log.by_id.get(fact["id"])
     if record is None or record.status == "running":
