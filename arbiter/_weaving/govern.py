@@ -187,6 +187,13 @@ def _graphs_in(graph: Graph) -> Iterator[tuple[str, Graph]]:
             yield name, inner
 
 
+def _nodes(graph: Graph, *, every: bool = False) -> Iterator[tuple[str, tuple[str, ...], str, PregelNode]]:
+    """The nodes on all levels of a graph: `parent:child`, as LangGraph draws it, then the path, the name, the node."""
+    for path, level in levels(graph, every=every):
+        for name, node in governed_nodes(level).items():
+            yield ":".join((*path, name)), path, name, node
+
+
 def warn_of_other_rules(graph: Graph, core: Core) -> None:
     """Warn of the nodes that are graphs which another `ArbiterOS` governs."""
     for path, level in levels(graph):
@@ -209,13 +216,8 @@ class Mapped:
         if given is not None and not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"{what}= is {given!r:.80}; expected a mapping by the names of nodes.")
         self.given: dict[str, Any] = dict(given or {})
-        # Those of subgraphs as `parent:child`, as LangGraph draws them.
         # Two graphs of one sequence may have nodes of the same name.
-        names = list(
-            dict.fromkeys(
-                ":".join((*path, name)) for path, level in levels(graph) for name in governed_nodes(level)
-            )
-        )
+        names = list(dict.fromkeys(full for full, *_ in _nodes(graph)))
         self.by_name: dict[str, str] = {}
         for key in self.given:
             if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -272,9 +274,8 @@ def rules_for(
 
     if strict:
         bare = dict.fromkeys(
-            ":".join((*path, name))
-            for path, level in levels(graph)
-            for name, node in governed_nodes(level).items()
+            full
+            for full, path, name, node in _nodes(graph)
             if rule(path, name, node).instruction is None and not subgraphs_of(node)
         )
         if bare:
@@ -407,11 +408,7 @@ def _check_gates(gates: Sequence[CorrectionGate], nodes: Sequence[tuple[str, Ins
 
 def nodes_in(graph: Graph, rule: Rules) -> list[tuple[str, Instruction | None]]:
     """The nodes of the graph and its subgraphs with their instructions; those of subgraphs as `parent:child`."""
-    return [
-        (":".join((*path, name)), rule(path, name, node).instruction)
-        for path, level in levels(graph)
-        for name, node in governed_nodes(level).items()
-    ]
+    return [(full, rule(path, name, node).instruction) for full, path, name, node in _nodes(graph)]
 
 
 SAVE_QUESTIONS = "Compile it with one, as in compile(checkpointer=InMemorySaver()), a subgraph without False."
@@ -469,18 +466,17 @@ def describe_nodes(graph: Any) -> list[NodeFacts]:
     compiled: Graph = graph.compile() if hasattr(graph, "compile") else graph
     rule = rules_for(compiled, None, None, strict=False)
     described: list[NodeFacts] = []
-    for path, level in levels(compiled, every=True):
-        for name, node in governed_nodes(level).items():
-            instruction = rule(path, name, node).instruction
-            described.append(
-                NodeFacts(
-                    name=":".join((*path, name)),
-                    instruction=instruction.qualified if instruction else "",
-                    docstring=_docstring_of(unbound(node.bound)),
-                    code=code_of(unbound(node.bound)),
-                    chat_model=_is_chat_model(node.bound),
-                )
+    for full, path, name, node in _nodes(compiled, every=True):
+        instruction = rule(path, name, node).instruction
+        described.append(
+            NodeFacts(
+                name=full,
+                instruction=instruction.qualified if instruction else "",
+                docstring=_docstring_of(unbound(node.bound)),
+                code=code_of(unbound(node.bound)),
+                chat_model=_is_chat_model(node.bound),
             )
+        )
     return described
 
 
@@ -510,7 +506,6 @@ def has_async_nodes(graph: Graph) -> bool:
     """True if a node of the graph, or of a graph in it, can only be awaited."""
     return any(
         getattr(part, "func", None) is None and getattr(part, "afunc", None) is not None
-        for _, level in levels(graph, every=True)
-        for node in governed_nodes(level).values()
+        for *_, node in _nodes(graph, every=True)
         for part in parts_of(node.bound)
     )
