@@ -6,7 +6,7 @@ from typing import Literal
 from unicodedata import category
 
 from arbiter._values.normal import with_latin_i
-from arbiter.memory._off_record import folded, ways_to_write
+from arbiter.memory._off_record import folded, is_bare_phrase, ways_to_write
 from arbiter.redaction._texts import MOST_CHARACTERS
 
 Command = Literal["everything", "last"]
@@ -195,10 +195,11 @@ def _is_said(text: str) -> bool:
 
 
 def hastens(text: str) -> bool:
-    """True if a message, as far as it is read, has a word with which people ask to forget."""
+    """True if a message, as far as it is read, has a word with which people ask to forget, or is nothing but a phrase
+    that puts something off the record."""
     read = text if len(text) <= MOST_CHARACTERS else f"{text[:_HEAD]} {text[-_TAIL:]}"
     plain = with_latin_i(read.casefold()).replace("\u2019", "'")
-    return any(word in plain for word in HASTENING)
+    return any(word in plain for word in HASTENING) or is_bare_phrase(text)
 
 
 def _whole() -> dict[str, Command]:

@@ -72,8 +72,6 @@ OPENINGS = {
     "ko": """우리끼리 얘기인데|우리끼리 하는 말인데|우리끼리만|비밀인데|이건 비밀인데|비밀이야|오프더레코드|기록하지 마
         |기록하지 마세요|아무에게도 말하지 마|아무한테도 말하지 마""",
 }
-# Alone they may mean the message before ("don't remember that"): a wish, which is for the model to see.
-_OF_BEFORE = frozenset(("merk dir das nicht", "merke dir das nicht"))
 # In English also as a part of its own anywhere: "I quit, off the record."
 _ANYWHERE = frozenset(
     f"{before}off the record{after}"
@@ -102,6 +100,9 @@ _LONGEST = 60
 _PARTS = 2
 _HELLO = "hi hello hey hallo hei hej hola salut bonjour ciao olá oi moin servus there all und and"
 GREETINGS = frozenset(_HELLO.split())
+_COURTESY = GREETINGS | frozenset(
+    "please pls ok okay thanks thank you bitte danke por favor merci per favore grazie пожалуйста".split()
+)
 _ADDRESSED = 3
 """Words of a greeting ("Hi Ada, ...") that may stand before a phrase."""
 
@@ -134,8 +135,16 @@ def off_the_record(text: str) -> bool:
     """True if a message begins with a phrase that puts it off the record, in one of many languages, or says
     "off the record" in a part of its own, and not in code or a quotation. Other ways to say it are for the model
     to see."""
-    is_wish = len(text) <= _LONGEST and folded(text) in _OF_BEFORE
-    return not is_wish and _is_off(text) and _is_off(without_quotations(text))
+    return _is_off(text) and _is_off(without_quotations(text))
+
+
+def is_bare_phrase(text: str) -> bool:
+    """True if a message puts something off the record and says nothing else ("Please don't tell anyone!"): it means
+    another message, the one before or the next, which is for the model to see."""
+    if len(text) > _LONGEST or not off_the_record(text):
+        return False
+    parts = [part for part in map(folded, _BREAK.split(text)) if part]
+    return all(part in _PHRASES or _COURTESY.issuperset(part.split()) for part in parts)
 
 
 def _is_off(text: str) -> bool:
@@ -199,6 +208,7 @@ _OPENINGS = frozenset(
     for phrase in phrases.split("|")
     for written in ways_to_write(folded(phrase))
 )
+_PHRASES = _OPENINGS | _ANYWHERE
 
 
 def without_hidden(messages: Sequence[BaseMessage], hidden: Collection[str] = ()) -> list[BaseMessage]:
@@ -228,15 +238,17 @@ def on_record(messages: Iterable[BaseMessage], hidden: Collection[str] = ()) -> 
     """The human and AI messages that a model may see and that may be sources, in order.
 
     Left out are messages off the record, those whose ids are `hidden` (see `EvalContext.hidden`), and the
-    agent's answers to both.
+    agent's answers to both. A message that is nothing but a phrase is a wish about another one, and is kept.
     """
     kept: list[BaseMessage] = []
     answers_hidden = False
     for message in messages:
         if not counts(message):
             continue
+        is_wish = False
         if isinstance(message, HumanMessage):
             answers_hidden = message.id in hidden or off_the_record(text_of(message))
-        if not (answers_hidden or message.id in hidden):
+            is_wish = answers_hidden and is_bare_phrase(text_of(message))
+        if message.id not in hidden and (is_wish or not answers_hidden):
             kept.append(message)
     return kept

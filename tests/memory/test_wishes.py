@@ -103,6 +103,7 @@ class Talk:
         self.model = Scripted(answers=[self._answer])
         self.store = InMemoryStore() if store is None else store
         self.shown = ""
+        self.reply = "ok"
         options.setdefault("conversation_length", 2)
         if model:
             options["evaluator_model"] = self.model
@@ -162,7 +163,7 @@ class Talk:
 
     def _reply(self, state: MessagesState) -> dict[str, Any]:
         self.shown = "\n".join(message.text for message in state["messages"] if message.type == "system")
-        return {"messages": [AIMessage("ok")]}
+        return {"messages": [AIMessage(self.reply)]}
 
     def _answer(self, prompt: str) -> str:
         if "The new messages:" not in prompt:
@@ -373,11 +374,46 @@ def test_a_message_that_begins_off_the_record_reaches_no_model_embedder_store_tr
     assert "something else" in "\n".join(spy.seen)
 
 
-@pytest.mark.parametrize("wish", ["Merk dir das nicht!", "merke dir das nicht"])
+@pytest.mark.parametrize("wish", [forget("Pixel"), off_record("m1")], ids=["forget", "off the record"])
+def test_the_agents_answer_to_a_wish_is_shown_to_no_later_call(wish: Reading) -> None:
+    """It may repeat what it has forgotten."""
+    talk = Talk({"Pixel is": claims(CAT), "please": wish})
+    talk.say("Pixel is my cat", id="m1")
+    talk.reply = "Done, your cat Pixel is forgotten"
+    talk.say("Forget my cat, please", id="m2")
+    calls = talk.model.calls
+    talk.reply = "ok"
+    talk.say("I like tea").say("And biscuits")
+    later = "\n".join(talk.model.prompt(call) for call in range(calls, talk.model.calls))
+    assert "biscuits" in later
+    assert "Pixel" not in later
+
+
+BARE = (
+    "Merk dir das nicht!",
+    "merke dir das nicht",
+    "Please don't tell anyone!",
+    "Off the record.",
+    "ok, this is confidential, thanks",
+    "Das bleibt unter uns.",
+    "Resta tra noi",
+    "不要记录",
+)
+
+
+@pytest.mark.parametrize("wish", BARE)
 def test_a_phrase_alone_that_is_about_the_message_before_is_a_wish(wish: str) -> None:
     """Before something else, the same words put that off the record."""
     talk = Talk({"Pixel": claims(CAT), wish: forget("Pixel")})
     talk.say("Mein Kater heißt Pixel").say(wish)
+    assert talk.known() == []
+
+
+@pytest.mark.parametrize("wish", BARE)
+def test_a_phrase_alone_that_is_about_the_next_message_is_a_wish(wish: str) -> None:
+    talk = Talk({"Pixel": [claims(CAT), off_record("m2")]})
+    talk.say(wish).say("Mein Kater heißt Pixel", id="m2")
+    assert wish in talk.model.prompt().split("The new messages:")[0]
     assert talk.known() == []
 
 

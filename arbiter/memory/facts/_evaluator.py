@@ -409,10 +409,10 @@ class FactEvaluator(CognitiveEvaluator):
         last = next(place for place in range(len(said) - 1, -1, -1) if said[place].id in ids)
         # Look a few messages back: the first one may answer a message that is off the record.
         before = window(ctx.messages, 2 * _CONTEXT, end=first)
-        shown = on_record([*before, *ctx.messages[first : last + 1]], hidden.forgotten)
-        fresh = [message for message in shown if message.id in ids]
+        latest = [*before, *ctx.messages[first : last + 1]]
+        fresh = [message for message in on_record(latest, hidden.forgotten) if message.id in ids]
         # Between an edited message and the newest ones are messages that were read before.
-        earlier = [message for message in shown if message.id not in ids and message.id not in hidden.asked]
+        earlier = [message for message in on_record(latest, hidden.ids) if message.id not in ids]
         return earlier[-_CONTEXT:], fresh
 
     async def _read(
