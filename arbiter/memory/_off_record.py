@@ -100,9 +100,8 @@ _LONGEST = 60
 _PARTS = 2
 _HELLO = "hi hello hey hallo hei hej hola salut bonjour ciao olá oi moin servus there all und and"
 GREETINGS = frozenset(_HELLO.split())
-_COURTESY = GREETINGS | frozenset(
-    "please pls ok okay thanks thank you bitte danke por favor merci per favore grazie пожалуйста".split()
-)
+_POLITE = "please pls ok okay thanks thank you bitte danke por favor merci per favore grazie пожалуйста"
+_COURTESY = GREETINGS | frozenset(_POLITE.split())
 _ADDRESSED = 3
 """Words of a greeting ("Hi Ada, ...") that may stand before a phrase."""
 

@@ -16,17 +16,30 @@ from typing import Literal
 from arbiter.redaction._forms import NOT_SECRET
 
 Range = tuple[int, int]
-Kind = Literal["plain", "strict", "foreign", "number", "once", "phrase", "words", "pair"]
-"""What counts as a secret after a word: any word after "is" (`plain`), the same if it ends the clause
-(`foreign`), only what looks like a secret (`strict`), numbers (`number`), the digits of a code for one login
-(`once`), all words to the end of the sentence (`phrase`), at least twelve words as in a wallet's seed (`words`), what
-looks like a secret behind a name and a slash or colon (`pair`: "login: bob / Tr0ub4dor")."""
+Kind = Literal["plain", "strict", "foreign", "number", "lock", "once", "phrase", "words", "pair"]
+"""What counts as a secret after a word: any word after "is" (`plain`), the same if it ends the clause (`foreign`), only
+what looks like a secret (`strict`), numbers (`number`), numbers after "is" or at once (`lock`), the digits of a code
+for one login (`once`), all words to the end of the sentence (`phrase`), at least twelve words as in a wallet's seed
+(`words`), what looks like a secret behind a name and a slash or colon (`pair`: "login: bob / Tr0ub4dor")."""
 
-_KEYED = r"(?:api|access|secret|private|auth|encryption|license|client|recovery|seed)[ _-]?"
+_KEYED = r"(?:api|access|secret|private|auth|encryption|license|client|recovery|backup|seed)[ _-]?"
 _WIRELESS = r"(?:wi-?fi|wlan|wpa2?|wep)[ _-]?"
 _PAIRED = r"(?=(?:\s{0,2}[:=]|\s(?:is|are|was))\s{0,3}[^\s/|:,;]{1,64}\s{0,2}[/|:])"
-_LOCKED = r"(?:security|door|gate|alarm|entry|safe|lock|garage) "
+_LOCKED = r"(?:security|door|gate|alarm|entry|safe|vault|lock|lockbox|locker|garage|keypad) "
+_LOCK = (
+    r"s? (?:for|to|of|on|at|für|zur|zum|vom|von|del?|della|du|da|do|para|van|voor|от|к)(?: [^\s.,;:!?]{1,16}){0,3}? "
+    r"(?:(?:dell|d|l)')?(?:door|gate|alarm|entrance|safe|vault|lock|lockbox|padlock|locker|garage|keypad|building"
+    r"|\w{0,8}tür|tor|alarmanlage|tresor|\w{0,8}schloss|puerta|port[aó]n|portal|garaje|alarma|caja fuerte|candado"
+    r"|edificio|porte|portail|immeuble|entrée|alarme|coffre|cadenas|interphone|porta|portone|cancello|allarme"
+    r"|cassaforte|lucchetto|portão|cofre|garagem|cadeado|prédio|\w{0,4}deur|poort|kluis|drzwi|bramy|domofonu|sejfu"
+    r"|двери|домофона|подъезда|ворот|сейфа|замка|сигнализации)s?"
+)
+"""What a code is for, after the word for "code": "code for the door", "Code für die Haustür"."""
 _ONCE = r"(?:verification|confirmation|authenticat(?:ion|or)|2fa|mfa|one[ -]time|login|sms) "
+_ROMANCE_ONCE = (
+    r" (?:de|di) (?:verificaci[oó]n|verificação|vérification|verifica|confirmaci[oó]n|confirmação|confirmation|conferma"
+    r"|seguridad|segurança|sécurité|sicurezza|acceso|acesso|accesso|connexion|autenticaci[oó]n|autenticação)"
+)
 _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
     # A sign in lower case, what follows it, what counts as a secret after it, and what comes before it.
     ("pass", r"[ _-]?(?:word|code)s?|wd|wrod|wrd|wort\w{0,3}", "plain", ""),
@@ -36,21 +49,38 @@ _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
     ("pass", "e", "foreign", r"(?:mots? de|palavra[ -]) ?"),
     ("pasw", r"ord", "plain", ""),
     ("pw", "d?", "plain", ""),
-    ("pin", r"(?:[ -]?(?:code|number|nummer))?", "number", ""),
+    ("p/w", "", "plain", ""),
+    ("pin", r"(?:[ -]?(?:code|number|nummer))?s?", "number", ""),
+    ("puk", r"(?:[ -]?(?:code|number|nummer))?", "number", ""),
     ("p.i.n", r"\.?", "number", ""),
     ("cvv", "2?", "number", ""),
     ("cvc", "2?", "number", ""),
     ("code", "s?", "number", _LOCKED),
+    *((code, _LOCK, "lock", "") for code in ("code", "codice", "código", "codigo", "kod", "код")),
     ("code", "", "once", _ONCE),
+    *((code, _ROMANCE_ONCE, "once", "") for code in ("code", "codice", "código", "codigo")),
+    (
+        "code",
+        "",
+        "once",
+        r"(?:bestätigungs|verifizierungs|sicherheits|anmelde|einmal|verificatie|bevestigings|inlog)",
+    ),
+    ("tan", "", "once", r"(?:sms|m|push|photo|chip)?-?"),
+    ("kod", r" (?:weryfikacyjny|autoryzacyjny|sms)", "once", ""),
+    ("код", r" (?:подтверждения|авторизации|доступа|для входа|из смс)", "once", ""),
+    ("doğrulama kod", r"u\w{0,3}", "once", ""),
     ("otp", r"(?:[ -]?code)?", "once", ""),
     ("code", "s?", "plain", _KEYED),
-    ("code", "", "number", r"(?:zugangs|toegangs)"),
+    ("code", "", "number", r"(?:zugangs|toegangs|\w{0,8}tür|tor|garagen|alarm|tresor|safe|\w{0,6}schloss)-?"),
     ("code", " secret", "number", ""),
     ("key", "s?", "plain", _KEYED),
     ("key", "", "plain", _WIRELESS),
+    ("clé", r" (?:du )?(?:wi-?fi|wpa2?|réseau)", "foreign", ""),
+    ("schlüssel", "", "foreign", r"(?:wlan|wi-?fi|wpa2?|netzwerk|sicherheits)[- ]?"),
     ("token", "s?", "plain", _KEYED),
     ("token", "s?", "strict", ""),
-    ("phrase", "", "phrase", r"(?:recovery|seed)[ _-]?"),
+    ("phrase", "", "phrase", r"(?:recovery|backup|seed)[ _-]?"),
+    ("words", "", "words", r"(?:recovery|backup|seed|wallet)[ _-]?"),
     ("seed", "", "words", ""),
     ("mnemonic", "", "words", ""),
     ("secret", "", "plain", r"client[ _-]"),
@@ -64,6 +94,7 @@ _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
     ("user", rf"(?:[ _-]?name)?{_PAIRED}", "pair", ""),
     ("account", _PAIRED, "pair", ""),
     ("combination", "", "number", ""),
+    ("combo", "", "number", _LOCKED),
     ("security question", "", "plain", ""),
     ("maiden name", "", "plain", ""),
     # German, Dutch, Scandinavian
@@ -122,8 +153,8 @@ _ENDS = re.compile(r"tokens?\Z|_\w")
 """How all of these end."""
 _NO_VALUE = re.compile(r"(?:none|null|true|false|\$\{?(?-i:[A-Z][A-Z0-9_]*)\}?)[,;.)]?\Z", re.IGNORECASE)
 _GIVEN = re.compile(
-    r"(?<![\w-])(?:[0-9]{6}|[0-9]{3}[ -][0-9]{3})(?= is your (?:[A-Z]\w{0,20} )?code\b)"
-    r"|(?<![\w-])(?:[0-9]{4,8}|[0-9]{3}[ -][0-9]{3})(?= is your (?:\w{1,20} ){0,2}?"
+    r"(?<![\w-])(?:G-)?(?:[0-9]{6}|[0-9]{3}[ -][0-9]{3})(?= is your (?:[A-Z]\w{0,20} )?code\b)"
+    r"|(?<![\w-])(?:G-)?(?:[0-9]{4,8}|[0-9]{3}[ -][0-9]{3})(?= is your (?:\w{1,20} ){0,2}?"
     r"(?:verification|confirmation|authentication|login|security|one[- ]time|2fa|sms|access) (?:pass)?code\b)"
     r"|(?i:\byour )(?:[A-Z]\w{0,20} )?code is:? (?P<told>[0-9]{3}[ -]?[0-9]{3})(?![\w-])"
 )
@@ -153,6 +184,18 @@ _NO_BLANKS = (
     "密码", "密碼", "口令", "パスワード", "暗証番号", "비밀번호", "암호", "패스워드", "รหัสผ่าน", "ລະຫັດຜ່ານ", "ពាក្យសម្ងាត់",
 )  # fmt: skip
 """The same in scripts without blanks between words, or with endings that join words."""
+_ONCE_NO_BLANKS = (
+    "验证码",
+    "驗證碼",
+    "認証コード",
+    "確認コード",
+    "인증번호",
+    "인증 번호",
+    "인증코드",
+    "인증 코드",
+)
+"""Codes for one login, in the same scripts."""
+_ONCE_AFTER = re.compile(r"[^\n0-9!-~]{0,10}[ :]{0,3}(?P<linked>[0-9]{4,8})(?![0-9年秒분])")
 _AFTER_NAME = re.compile(
     r"(?:是|为|為|は|が|を|는|은|가|คือ|:|=|\s){1,4}[\"'`“「『]?(?P<linked>[!-~]{3,64})"
     r"|[^\n!-~]{0,10}[\"'`“「『:=]{0,2}(?P<strong>[!-~]{4,64})"
@@ -180,6 +223,9 @@ _BEFORE_SECRET = _words("""
     very so too the a an der die das ein eine el la un una le une il lo uno o um uma de het een den det en ett
 """)
 """Words between "is" and what looks like a secret, such as articles."""
+_INDEFINITE = _words("a an ein eine einen un una une uno um uma een en ett et")
+"""No number is called so: "Meine PIN ist ein MP3-Player"."""
+_FOR = _words("for to of on für zu zum zur vom von de del du da do di des van voor od от para")
 # Words that describe a password without revealing it.
 _HARMLESS = _words("""
     not no now very too so still always never only also a an the one in on for at by with being something based used
@@ -206,10 +252,11 @@ _THINGS = _words("""
 """)
 _BEFORE_LINK = _words("as is was ist es est è é als como comme come это")
 _OWNERS = _words("""
-    my his her their our its the a an mein meine sein ihr unser das die mi su nuestro la el mon ma son sa notre le mio
-    mia il minha meu a o mijn zijn haar ons мой моя
+    my your his her their our its the a an mein meine dein sein ihr unser das die mi tu su nuestro la el mon ma ton son
+    sa notre votre le mio mia tuo il minha meu seu a o mijn jouw uw zijn haar ons мой моя ваш
 """)
 _PRONOUNS = _words("it that this which das dies eso esto ça ce questo isso dat это")
+_AND = _words("and or und oder y o et ou e en i и или")
 _QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "„": "“", "«": "»", "‘": "’", "「": "」", "『": "』"}
 _AROUND = "\"'`“”„«»‘’()[]{}<>.,;:!?*"
 _MOST_NAMES = 200
@@ -219,8 +266,9 @@ _MOST_FILLERS = 5
 _REACH = 240
 
 _HEAD = re.compile(r"""[\s"'`)\]*]{0,4}(?P<link>[:=]{1,2}>?|[-=]{1,2}>|→)?[ \t]{0,4}\n?""")
+_ITEM = r"(?:\d{1,2}[.):]?\s{0,2})?[A-Za-z][a-z]{2,7}"
 _WORDS = re.compile(
-    r"[\s:\"']{0,4}(?:(?:is|was)[\s:\"']{1,4})?(?P<words>(?:[a-z]{3,8}[\s,]{1,3}){11,23}[a-z]{3,8})"
+    rf"[\s:\"']{{0,4}}(?:(?:is|was|are)[\s:\"']{{1,4}})?(?P<words>(?:{_ITEM}[\s,]{{1,3}}){{11,23}}{_ITEM})"
 )
 _PIECE = re.compile(r"\S+")
 _PHRASE = re.compile(r"[a-z]{2,12}(?: [a-z]{2,12}){2,7}(?=\s{0,4}(?:$|\n))")
@@ -228,13 +276,14 @@ _PHRASE = re.compile(r"[a-z]{2,12}(?: [a-z]{2,12}){2,7}(?=\s{0,4}(?:$|\n))")
 _FAMOUS = "correct horse"
 _CODE = re.compile(
     r"""["'`)]{0,2}(?:
-      (?:\s{0,2}[:=]\s{0,3}|\s(?:is|was):?\s{1,3})["'`*]{0,2}
+      (?:\s{0,2}[:=]\s{0,3}|\s(?:is|was|ist|lautet|war|es|est|è|é|to|это):?\s{1,3})["'`*]{0,2}
         (?P<linked>[0-9]{3}[ -]?[0-9]{3}(?![\w-])|[0-9]{4,8}(?=["'`*]{0,2}(?:[.,;!?)](?:\s|$)|\s{0,4}(?:$|\n))))
     | \s["'`*]{0,2}(?P<next>[0-9]{3}[ -]?[0-9]{3}(?![\w-]))
     )""",
     re.VERBOSE,
 )
 """The digits after "OTP" or "verification code". "The login code is 1200 lines long" has none."""
+_SIX = re.compile(r"\d{6}")
 _DIGIT = re.compile(r"\d")
 _LETTER = re.compile(r"[^\W\d_]")
 _PAIR = re.compile(
@@ -249,7 +298,14 @@ _LONG_WORD, _LONG_TOKEN = 11, 8
 _MIXED = re.compile(r"[^\W\d_]\d")
 _COUNTED = re.compile(r"[~<>+-]?\d[\d.,]*(?:-?[^\W\d_]{1,12}|%|°\w?)?")
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+|\w{1,10}://\S+|[\w-]+(?:\.[^\W\d_]{2,})+/?\S*")
-_NUMBER = re.compile(r"\d(?:[ -]?\d){2,11}")
+_NUMBER = re.compile(r"\d(?:[ -]?\d){2,11}+(?! (?:lines|zeilen|lignes|l[ií]neas|linhas|righe|regels|строк))")
+_SPOKEN_DIGIT = (
+    r"(?:zero|oh|one|two|three|four|five|six|seven|eight|nine|null|eins|zwei|zwo|drei|vier|fünf|sechs|sieben|acht|neun"
+    r"|cero|uno|dos|tres|cuatro|cinco|seis|siete|ocho|nueve|zéro|un|deux|trois|quatre|cinq|sept|huit|neuf|due|tre"
+    r"|quattro|cinque|sei|sette|otto|nove|um|dois|quatro|oito|nul|een|twee|drie|vijf|zes|zeven|negen)"
+)
+_SPELLED = re.compile(rf"(?:{_SPOKEN_DIGIT}[\s,-]{{1,2}}){{2,11}}{_SPOKEN_DIGIT}(?!\w)", re.IGNORECASE)
+"""A number said digit by digit, as a microphone writes it."""
 _SENTENCE_END = re.compile(r"[.!?](?:\s|$)|\n")
 _CLAUSE_END = re.compile(r"""["'`)]*(?:[.,;:!?)]|\s{0,4}(?:$|\n))""")
 
@@ -265,11 +321,11 @@ def told_in(text: str, folded: str) -> Iterator[Range]:
     if "code is" in folded or "is your " in folded:
         yield from (given.span(given.lastgroup or 0) for given in _GIVEN.finditer(text))
     if not is_ascii:
-        for unspaced in _NO_BLANKS:
+        for unspaced in (*_NO_BLANKS, *_ONCE_NO_BLANKS):
             if text.count(unspaced) > _MOST_NAMES:
                 yield text.find(unspaced), len(text)
             else:
-                yield from _unspaced(text, unspaced)
+                yield from _unspaced(text, unspaced, _AFTER_NAME if unspaced in _NO_BLANKS else _ONCE_AFTER)
 
 
 def _told(text: str, folded: str, name: _Name, left: Iterator[int]) -> Iterator[Range]:
@@ -294,6 +350,8 @@ def _told(text: str, folded: str, name: _Name, left: Iterator[int]) -> Iterator[
         found = _after(text, match, kind) or _before(text, start, kind)
         if found is None and name.sign == "pass":
             found = _alone(text, match)
+        if found is not None and match[0].endswith("s") and found[0] >= match.end():
+            found = _and_more(text, found)
         if found is not None:
             told_until = found[1]
             yield found
@@ -325,9 +383,10 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
     if kind == "once":
         code = _CODE.match(text, end)
         return None if code is None else code.span(code.lastgroup or 0)
+    if kind in ("words", "phrase") and (told := _WORDS.match(text, end)) is not None:
+        return told.span("words")
     if kind == "words":
-        told = _WORDS.match(text, end)
-        return None if told is None else told.span("words")
+        return None
     link, start = "", end
     if (head := _HEAD.match(text, end)) is not None:
         link, start = head["link"] or "", head.end()
@@ -339,7 +398,7 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
         if (assigned := _PIECE.match(text, start)) is not None:
             return None if _NO_VALUE.match(assigned[0]) else _range(assigned)
     guessed: Range | None = None
-    fillers, turned, peek = 0, False, False
+    fillers, turned, peek, is_for = 0, False, False, False
     for piece in islice(_PIECE.finditer(text, start, start + _REACH), _MOST_PIECES):
         word = piece[0]
         core = word.strip(_AROUND).lower()
@@ -359,9 +418,15 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
             continue
         elif core in _THINGS or core == name[0]:
             return None
-        elif kind == "number":
-            if number := _NUMBER.match(text, piece.start() + len(word) - len(word.lstrip(_AROUND))):
+        elif kind in ("number", "lock"):
+            around = _AROUND + "#" if linked else _AROUND
+            number = _NUMBER.match(text, piece.start() + len(word) - len(word.lstrip(around)))
+            if number is not None and (linked or fillers == 0 or kind == "number"):
                 return number.span()
+            if linked and (spelled := _SPELLED.match(text, piece.start())) is not None:
+                return spelled.span()
+            if linked and core in _INDEFINITE:
+                return None
             if linked and _looks_secret(core, next_to=False):
                 return _range(piece)
             if linked and core in _BEFORE_SECRET:
@@ -385,10 +450,27 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
         else:
             if _looks_secret(core, next_to=fillers == 0):
                 guessed = guessed or _range(piece)
+            is_for = core in _FOR if fillers == 0 else is_for
+            if is_for and word[-1] == ":" and kind in ("plain", "foreign"):
+                # "Password for the zip: blue-horse"
+                linked, kind = True, "foreign"
+                continue
             if word[-1] in ".!?" or fillers == _MOST_FILLERS:
                 break
             fillers += 1
     return guessed if kind != "strict" else None
+
+
+def _and_more(text: str, first: Range) -> Range:
+    """The first of several secrets with those that follow it: "the backup codes are 1a2b-3c4d and 5e6f-7g8h"."""
+    end = first[1]
+    for piece in islice(_PIECE.finditer(text, end, end + _REACH), _MOST_PIECES):
+        core = piece[0].strip(_AROUND).lower()
+        if _looks_secret(core, next_to=True) and "=" not in core:
+            end = _range(piece)[1]
+        elif core not in _AND:
+            break
+    return first[0], end
 
 
 def _paired(text: str, end: int) -> Range | None:
@@ -450,6 +532,13 @@ def _quoted(text: str, start: int) -> Range | None:
     return start + 1, end
 
 
+def _quoted_to(text: str, end: int, least: int) -> Range | None:
+    """The range inside quotes that close at `end`."""
+    opening = next((opening for opening, closing in _QUOTES.items() if text[end - 1] == closing), None)
+    begin = -1 if opening is None else text.rfind(opening, least, end - 1)
+    return (begin + 1, end - 1) if 0 <= begin < end - 2 else None
+
+
 def _sentence(text: str, start: int) -> Range:
     end = _SENTENCE_END.search(text, start, start + 300)
     return start, end.start() if end is not None else min(len(text), start + 300)
@@ -464,7 +553,7 @@ def _range(piece: re.Match[str]) -> Range:
 
 def _before(text: str, start: int, kind: Kind) -> Range | None:
     """The secret before its name: "hunter2 is my password", "uses hunter2 as password"."""
-    if kind not in ("plain", "foreign"):
+    if kind not in ("plain", "foreign", "once"):
         return None
     begin = max(0, start - 80)
     pieces = list(_PIECE.finditer(text, begin, start))[-5:]
@@ -476,15 +565,18 @@ def _before(text: str, start: int, kind: Kind) -> Range | None:
         if words[place] != "as" and not owned:
             return None
         place -= 2 if place > 1 and words[place - 1] in _PRONOUNS else 1
-        return _range(pieces[place]) if _looks_secret(words[place], next_to=True) else None
+        if (quoted := _quoted_to(text, pieces[place].end(), begin)) is not None:
+            return quoted
+        is_code = kind != "once" or _SIX.fullmatch(words[place]) is not None
+        return _range(pieces[place]) if is_code and _looks_secret(words[place], next_to=True) else None
     return None
 
 
-def _unspaced(text: str, name: str) -> Iterator[Range]:
+def _unspaced(text: str, name: str, after: re.Pattern[str]) -> Iterator[Range]:
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
-        found = _AFTER_NAME.match(text, end)
+        found = after.match(text, end)
         if found is not None:
             told = "linked" if found["linked"] else "strong"
             if told == "linked" or _DIGIT.search(found[told]):
