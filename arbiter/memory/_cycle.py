@@ -493,7 +493,7 @@ class EvaluationCycle(EvaluatorGroup):
         *,
         user_id: str | None = None,
         messages: Sequence[Any] | None = None,
-        ended_at: str | None = None,
+        ended_at: str | datetime | None = None,
     ) -> Processed:
         """Work through what is unread of a thread: what this process holds of it, or these messages, the last of which
         came at `ended_at`, by default now.
@@ -515,7 +515,11 @@ class EvaluationCycle(EvaluatorGroup):
         return await asyncio.shield(self._quiet.start(held))
 
     async def _told(
-        self, thread_id: str, user_id: str | None, messages: Sequence[Any], ended_at: str | None
+        self,
+        thread_id: str,
+        user_id: str | None,
+        messages: Sequence[Any],
+        ended_at: str | datetime | None,
     ) -> Held:
         configurable = {"thread_id": thread_id, **({} if user_id is None else {"user_id": user_id})}
         read_at = self.clock()

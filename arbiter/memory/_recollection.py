@@ -38,6 +38,7 @@ from arbiter.memory._records import (
     Relationship,
     Sensitivity,
     Thought,
+    checked_time,
     readable,
     time_in,
     utc_now,
@@ -73,7 +74,7 @@ class ProcessingCycle(Protocol):
         *,
         user_id: str | None = None,
         messages: Sequence[Any] | None = None,
-        ended_at: str | None = None,
+        ended_at: str | datetime | None = None,
     ) -> Processed: ...
 
     async def read_waiting(self, speaker: str) -> None: ...
@@ -137,20 +138,20 @@ class Memory:
         user_id: str | None = None,
         messages: Sequence[Any] | None = None,
         graph: Any = None,
+        ended_at: datetime | None = None,
     ) -> Processed:
         """Work through what is unread of a thread now: what this process holds of it, or these `messages`, or
         those of the thread in the checkpointer of a compiled `graph`.
 
-        A scheduler calls it for threads of other processes. Doing it again changes nothing. Raises
+        The messages given count as said at `ended_at`, by default now, or at the time of the last checkpoint of the
+        graph. A scheduler calls it for threads of other processes. Doing it again changes nothing. Raises
         `ConfigurationError` if there is nothing of that thread, or without an `EvaluationCycle`.
         """
-        ended_at = None
+        ended = _end_of(ended_at, messages, graph)
         if graph is not None and messages is None:
             state = await graph.aget_state({"configurable": {"thread_id": thread_id}})
-            messages, ended_at = self._messages_of(thread_id, state), getattr(state, "created_at", None)
-        processing = self._processing.process(
-            thread_id, user_id=user_id, messages=messages, ended_at=ended_at
-        )
+            messages, ended = self._messages_of(thread_id, state), ended or getattr(state, "created_at", None)
+        processing = self._processing.process(thread_id, user_id=user_id, messages=messages, ended_at=ended)
         return await _on_loop(processing)
 
     def process(
@@ -160,13 +161,14 @@ class Memory:
         user_id: str | None = None,
         messages: Sequence[Any] | None = None,
         graph: Any = None,
+        ended_at: datetime | None = None,
     ) -> Processed:
-        ended_at = None
+        ended = _end_of(ended_at, messages, graph)
         if graph is not None and messages is None:
             state = graph.get_state({"configurable": {"thread_id": thread_id}})
-            messages, ended_at = self._messages_of(thread_id, state), getattr(state, "created_at", None)
+            messages, ended = self._messages_of(thread_id, state), ended or getattr(state, "created_at", None)
         return self.wait(
-            self._processing.process(thread_id, user_id=user_id, messages=messages, ended_at=ended_at)
+            self._processing.process(thread_id, user_id=user_id, messages=messages, ended_at=ended)
         )
 
     @property
@@ -470,6 +472,14 @@ class Memory:
 async def _on_loop(work: Coroutine[Any, Any, T]) -> T:
     """The result of work on Arbiter's own event loop, from any loop."""
     return await (work if LOOP.is_here else asyncio.wrap_future(LOOP.submit(work)))
+
+
+def _end_of(ended_at: datetime | None, messages: Any, graph: Any) -> str | datetime | None:
+    """The time at which given messages were said. What the process holds has a time of its own."""
+    if ended_at is not None and messages is None and graph is None:
+        problem = "it is the time of messages= or graph=, of which none is given. Leave it out."
+        raise ParameterError("process", "ended_at", problem)
+    return checked_time("process", "ended_at", ended_at)
 
 
 def _check_one_of(method: str, name: str, value: str | None, kind: Any) -> None:

@@ -711,10 +711,11 @@ def test_another_process_works_through_a_thread_of_its_own(any_store: BaseStore,
     assert first.model.calls == 0
 
 
-def processed(chat: Chat, mode: str, thread: str, **given: Any) -> Processed:
+def processed(chat: Chat | EvaluationCycle, mode: str, thread: str, **given: Any) -> Processed:
+    memory = (chat if isinstance(chat, EvaluationCycle) else chat.cycle).memory
     if mode == "sync":
-        return chat.cycle.memory.process(thread, **given)
-    return asyncio.run(chat.cycle.memory.aprocess(thread, **given))
+        return memory.process(thread, **given)
+    return asyncio.run(memory.aprocess(thread, **given))
 
 
 def quiet_of(chat: Chat) -> quiet.Quiet:
@@ -768,6 +769,39 @@ def test_a_thread_of_a_graph_is_read_with_the_date_of_its_last_checkpoint(mode: 
     clock.pass_by(days=5)
     processed(chat, mode, "room", user_id="ada", graph=chat.app)
     assert any(date in chat.model.prompt(0) for date in dates)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_an_old_conversation_is_read_as_of_the_time_at_which_it_was_held(mode: str) -> None:
+    """It is history: the user has moved since then."""
+    clock = Clock(datetime(2026, 3, 14, 12, tzinfo=UTC))
+    cycle = EvaluationCycle(store=InMemoryStore(), evaluator_model=Scripted(answers=[_city]), clock=clock)
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluation_cycle(cycle)
+    arbiter_os.add_evaluator(FactEvaluator())
+    cycle.memory.remember("ada", "Ada lives in Oslo", type="status", slot="home", value="Oslo")
+    old = [HumanMessage("I live in Rome", id="m1"), AIMessage("ok", id="m2")]
+    then = datetime(2024, 5, 1, tzinfo=UTC)
+    given: Any = {"user_id": "ada", "messages": old, "ended_at": then}
+    done = processed(cycle, mode, "old", **given)
+    assert done.errors == {}
+    assert [fact.claim for fact in cycle.memory.facts("ada")] == ["Ada lives in Oslo"]
+    held = cycle.memory.facts("ada", as_of=then + timedelta(days=1))
+    assert [fact.claim for fact in held] == ["User lives in Rome"]
+
+
+def _city(prompt: str) -> str:
+    if "Pair 1." in prompt:
+        return json.dumps({"relations": [{"pair": 1, "relation": "supersedes"}]})
+    assert "Today is 2024-05-01." in prompt
+    claim = {"claim": "User lives in Rome", "type": "status", "kind": "home", "source_message_ids": ["m1"]}
+    return json.dumps({"claims": [claim]})
+
+
+def test_a_time_without_messages_is_refused() -> None:
+    memory = EvaluationCycle(store=InMemoryStore()).memory
+    with pytest.raises(ParameterError, match="ended_at"):
+        memory.process("room", ended_at=datetime(2024, 5, 1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize("noted", [None, "", "yesterday", 1_764_500_000.0, "0001-01-01T00:00:00+00:00"])
