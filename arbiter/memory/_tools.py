@@ -41,7 +41,7 @@ def memory_tools(cycle: EvaluationCycle) -> list[BaseTool]:
     if not isinstance(given, EvaluationCycle):
         raise ConfigurationError(f"memory_tools got {given!r:.80}; expected an EvaluationCycle.")
 
-    def search(query: str, config: RunnableConfig, state: Any = None) -> _Work:
+    def search(config: RunnableConfig, query: str = "", state: Any = None) -> _Work:
         return _caller(cycle, config, state), lambda caller: caller.search(query)
 
     def remember(claim: str, config: RunnableConfig, type: ClaimType = "fact", state: Any = None) -> _Work:
@@ -63,7 +63,8 @@ Use it before you ask the user something that they may have told before, and bef
 line for each record, the best first: its id in brackets, its confidence and date, and the claim.
 
 Args:
-    query: The words to look for, such as "home city" or "allergies".
+    query: The words to look for, such as "home city" or "allergies". Leave it out for the latest records, whatever they
+        say, for example if the user asks what you know about them.
 """
 _REMEMBER = """Remember something that the user has told about themselves, for later conversations.
 
@@ -112,9 +113,11 @@ class _Caller:
     config: RunnableConfig
 
     async def search(self, query: str) -> str:
-        found = await self.memory.fact_store.search(
-            [self.shown.entity_id], query, limit=_MOST, wanted=self._may_see
-        )
+        facts, who = self.memory.fact_store, [self.shown.entity_id]
+        if query.strip():
+            found = await facts.search(who, query, limit=_MOST, wanted=self._may_see)
+        else:
+            found = await facts.latest(who, limit=_MOST, wanted=self._may_see)
         if not found:
             return "Nothing is known about that."
         lines = [f"[{fact.id}] {line_of(fact, self.shown.clock())}" for fact in found]

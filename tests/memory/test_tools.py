@@ -102,6 +102,23 @@ def test_an_agent_remembers_finds_and_forgets(mode: str, graphs_store: bool) -> 
 
 
 @MODES
+@pytest.mark.parametrize("query", [{}, {"query": ""}, {"query": " "}])
+def test_without_a_query_the_latest_records_are_found(mode: str, query: dict[str, str]) -> None:
+    """A user asks what is known, and has no word for it."""
+    agent = Agent(mode=mode, is_private=_is_private)
+    assert agent.calls("search_memory", **query) == "Nothing is known about that."
+    agent.calls("remember", claim="Ada plans a party", room="private")
+    agent.calls("remember", claim="Bob lives in Rome", user="bob")
+    for claim in ("Ada dislikes coriander", "Ada lives in Oslo"):
+        agent.calls("remember", claim=claim)
+    found = agent.calls("search_memory", "What do you know about me?", room="office", **query)
+    assert [line.split("] ")[-1] for line in found.splitlines()[1:]] == [
+        "Ada lives in Oslo",
+        "Ada dislikes coriander",
+    ]
+
+
+@MODES
 def test_the_users_newest_message_is_the_source(mode: str) -> None:
     agent = Agent(mode=mode)
     agent.calls("remember", "I moved to Oslo", claim="Ada lives in Oslo", type="status")
