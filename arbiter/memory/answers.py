@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeGuard, TypeVar, cast
 
@@ -175,12 +176,13 @@ class Reader(Generic[T]):
         return None, 0
 
     def _whole(self, candidate: Any) -> Any:
-        """The candidate as models mean it: taken out of an object with one other key ("result"), or a bare list or
-        item put where it belongs."""
-        given = candidate
-        if self._is_foreign(candidate) and len(candidate) == 1:
-            inner: Any = next(iter(candidate.values()))
-            given = cast("Any", inner if isinstance(inner, Mapping) else candidate)
+        """The candidate as models mean it: taken out of an object with one other key ("result") or of a call
+        ("arguments"), or a bare list or item put where it belongs."""
+        given = self._named(candidate)
+        if self._is_foreign(given):
+            parts = [self._named(part) for part in given.values() if isinstance(part, Mapping)]
+            inner = parts if len(given) == 1 else [part for part in parts if not self._is_foreign(part)]
+            given = cast("Any", inner[0] if len(inner) == 1 else given)
         items: Any = given
         if isinstance(given, list):
             if len(items) == 1 and (self.item_field is None or self._has_items(items[0])):
@@ -189,6 +191,12 @@ class Reader(Generic[T]):
         if self._is_foreign(items) and self._is_item(items):
             return {self.item_field: [items]}
         return self._without_spare(items) if isinstance(given, Mapping) else items
+
+    def _named(self, candidate: Any) -> Any:
+        """The candidate with the keys of the schema, which models also write as in JavaScript."""
+        given = candidate
+        known = {key for keys in self.keys.values() for key in keys}
+        return in_snake_case(given, known) if isinstance(candidate, Mapping) else given
 
     def _without_spare(self, given: Any) -> dict[str, Any]:
         """The object without fields that say nothing under one name and something under another."""
@@ -318,6 +326,20 @@ def _without_misfits(value: Any, validate: Any, info: ValidationInfo) -> Any:
         if context is not None and _DROPPED in context:
             context[_DROPPED].append(len(wrong))
         return left
+
+
+def in_snake_case(given: Mapping[str, Any], known: Collection[str] | None = None) -> dict[str, Any]:
+    """The object with `source_message_ids` for "sourceMessageIds", and `claim` for "Claim"; with `known`, only where
+    that makes a known key of another one."""
+    found: dict[str, Any] = {}
+    for key, part in given.items():
+        snake = _HUMP.sub("_", str(key)).lower()
+        is_meant = snake not in given and (known is None or (key not in known and snake in known))
+        found[snake if is_meant else key] = part
+    return found
+
+
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def as_text(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -72,7 +73,17 @@ SHAPES: dict[str, Callable[[Answer], Any]] = {
     "with a wrong id": each(source_message_ids=[1]),
     "with null everywhere": each(subject=None, slot=None, known_id=None, corrects=None, valid_to=None),
     "with words for null": each(subject="null", slot="N/A", known_id="none", valid_from="unknown"),
+    "with none for empty lists": lambda a: {**a, "forget": "none", "off_record": "None.", "names": {}},
+    "a list as a text": lambda a: {"claims": json.dumps(a["claims"])},
+    "as the text of a call": lambda a: {"name": "ExtractedClaims", "arguments": a, "id": {"of": "call"}},
+    "with a type in a list": each(type=["status", "fact"]),
+    "in capitals": lambda a: {"CLAIMS": [{key.upper(): part for key, part in a["claims"][0].items()}]},
+    "with keys as in JavaScript": lambda a: {"claims": [_in_humps(claim) for claim in a["claims"]]},
 }
+
+
+def _in_humps(given: Answer) -> Answer:
+    return {re.sub("_(.)", lambda found: found[1].upper(), key): part for key, part in given.items()}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -81,6 +92,39 @@ async def test_a_claim_is_learned_from_an_answer_in_another_shape(shape: str) ->
     await talk(chat, "I have a cat")
     assert await chat.known() == [CAT]
     assert chat.model.calls == 1
+
+
+async def test_keys_as_in_javascript_name_sources_wishes_and_messages() -> None:
+    chat = Sloppy(
+        ("cat", says(CAT)),
+        ("dog", says("User has a dog", forget=["cat"])),
+        shape=lambda a: _in_humps({key: [_in_humps(each) for each in part] for key, part in a.items()}),
+        conversation_length=6,
+    )
+    await talk(chat, "I have a cat", "Hello?", "Well")
+    assert (await chat.fact(CAT)).source_message_ids == ("m0",)
+    await chat.say("Forget that, I have a dog", id="m9")
+    assert await chat.known() == ["User has a dog"]
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        "none",
+        "",
+        {},
+        ["none"],
+        ["None."],
+        [{"claim": "none"}],
+        [{"claim": "n/a", "type": "fact"}],
+        [{}],
+        [None],
+    ],
+)
+async def test_words_for_nothing_are_no_claims(claims: Any) -> None:
+    chat = Sloppy(shape=lambda a: {"claims": claims})
+    await talk(chat, "Hello")
+    assert (await chat.facts(), chat.model.calls) == ([], 1)
 
 
 @pytest.mark.parametrize(

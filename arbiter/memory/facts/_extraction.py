@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from arbiter.memory._characters import composed
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import text_of
 from arbiter.memory._records import Claim, ClaimType, Fact, Sensitivity, time_in
-from arbiter.memory.answers import TOLERANT
+from arbiter.memory.answers import TOLERANT, in_snake_case
 from arbiter.memory.facts._changes import OPEN
 from arbiter.memory.facts._normal import caseless
 from arbiter.models import quote, visible
@@ -71,9 +72,15 @@ _YES = ("true", "yes", "1")
 
 
 def _not_blank(text: str) -> str:
-    if not text.strip():
+    if _says_nothing(text):
         raise ValueError("expected a sentence")
     return text
+
+
+def _says_nothing(given: Any) -> bool:
+    """True for null, blanks, and the words with which models say that there is none."""
+    text: Any = given.strip(" .\n").lower() if isinstance(given, str) else given
+    return text is None or text == "" or text in _NOBODY
 
 
 def _flag(given: Any) -> bool:
@@ -112,7 +119,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 def _somebody(given: Any) -> Any:
     """The text, or None for the words with which models say that there is none."""
     text = _optional_text(given)
-    return None if text is None or text.lower() in _NOBODY else text
+    return None if _says_nothing(text) else text
 
 
 _NOBODY = ("null", "none", "n/a", "unknown", "unspecified")
@@ -129,8 +136,10 @@ _TYPES = {
 
 def _type(given: Any) -> Any:
     """The type that a word, or one of several, means; without a word it is a fact."""
-    words = re.findall(r"\w+", given.lower()) if isinstance(given, str) else ()
-    return next((_TYPES[word] for word in words if word in _TYPES), given or "fact")
+    items: Any = given
+    said: Any = items[0] if isinstance(given, list) and items else items
+    words = re.findall(r"\w+", said.lower()) if isinstance(said, str) else ()
+    return next((_TYPES[word] for word in words if word in _TYPES), items or "fact")
 
 
 class ExtractedClaim(BaseModel):
@@ -165,10 +174,11 @@ class ExtractedClaim(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _in_full(cls, value: Any) -> Any:
-        """Accept a sentence under another key, and a claim without a type."""
+        """Accept a sentence under another key, a claim without a type, and keys as in JavaScript."""
         given: Any = value
         if not isinstance(value, Mapping):
             return given
+        given = in_snake_case(given)
         key = next((key for key in _SENTENCE if key in given), "claim")
         return {"type": None, **given, "claim": given.get(key)}
 
@@ -193,8 +203,9 @@ _IDS = ("id", "fact_id", "known_id", "record_id", "fact", "known_fact", "claim")
 
 def _an_object(given: Any) -> Any:
     """The id of a request may stand alone, or under another key."""
-    said = given
+    said: Any = given
     if isinstance(given, Mapping):
+        said = in_snake_case(said)
         key = next((key for key in _IDS if key in said), "id")
         return {**said, "id": said.get(key)}
     return {"id": given} if isinstance(given, str | int) and not isinstance(given, bool) else given
@@ -202,16 +213,27 @@ def _an_object(given: Any) -> Any:
 
 def _a_message(given: Any) -> Any:
     """A message that takes back itself may be named by its id alone."""
-    said = given
-    return {"id": said.get("message_id"), **said} if isinstance(given, Mapping) else said
+    said: Any = given
+    if not isinstance(given, Mapping):
+        return said
+    named = in_snake_case(said)
+    return {"id": named.get("message_id"), **named}
 
 
 def _listed(given: Any) -> list[Any]:
-    said = given
-    items = said.get("ids", said) if isinstance(given, Mapping) else said
-    if items is None:
-        return []
+    told = said = _told(given)
+    items = said.get("ids", said) if isinstance(told, Mapping) else said
     return [*items] if isinstance(items, list | tuple) else [items]
+
+
+def _told(given: Any) -> Any:
+    """The list that a model means: it may write one as a text in JSON, or a word for none."""
+    if _says_nothing(given) or given == {}:
+        return []
+    try:
+        return json.loads(given) if isinstance(given, str) and given.lstrip()[:1] in ("[", "{") else given
+    except ValueError:
+        return given
 
 
 def _decision(given: Any) -> bool | None:
@@ -254,8 +276,10 @@ class GivenName(BaseModel):
 
 def _a_name(given: Any) -> Any:
     """A name alone, or without its message."""
-    said = {"name": given} if isinstance(given, str) else given
-    return {"speaker": "", **said} if isinstance(said, Mapping) else said
+    said = given
+    if isinstance(given, str):
+        return {"name": given, "speaker": ""}
+    return {"speaker": "", **in_snake_case(said)} if isinstance(given, Mapping) else said
 
 
 Named = Annotated[GivenName, BeforeValidator(_a_name)]
@@ -296,10 +320,13 @@ _CLAIMS = AliasChoices("claims", "facts")
 
 
 def sentences_too(given: Any) -> Any:
-    """Claims, also as a list of nothing but sentences, or null for none."""
-    items: Any = [] if given is None else given
-    are_texts = isinstance(given, list) and all(isinstance(each, str) for each in items)
-    return [{"claim": each} for each in items] if are_texts else items
+    """Claims, also as a list of nothing but sentences, or a word for none."""
+    items: Any = _told(given)
+    if not isinstance(items, list):
+        return items
+    listed: list[Any] = [*items]
+    are_texts = all(isinstance(each, str) for each in listed)
+    return [{"claim": each} for each in listed] if are_texts else listed
 
 
 class ExtractedClaims(Remarks):
