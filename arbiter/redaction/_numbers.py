@@ -20,24 +20,51 @@ def digits_in(text: str) -> int:
 # Cards --------------------------------------------------------------------------------------------
 
 _RUN = re.compile(r"[0-9](?:[\s.,/_\-\u2010-\u2015]{0,3}[0-9]){12,}+")
-_DECIMAL = re.compile(r"(?<![\w.])(?:0\.[0-9]{13,}+|[0-9]\.[0-9]++e[-+]?[0-9]|[0-9]{1,9}\.(?=[0-9]{10}))")
-"""What no card has of the numbers that Python and JSON print: all of one below 1 or with an exponent, else what
-stands before the places. A card may follow a sentence that ends in a number."""
+_ALONE = "(?<![0-9.])" + "".join(rf"(?<![0-9][\s,/_\-\u2010-\u2015]{{{n}}})" for n in (1, 2, 3))
+_ENDS = r"(?![0-9.]|[\s/_\-\u2010-\u2015]{1,3}[0-9])"
+_NO_CARD = re.compile(
+    rf"""(?<![\w.])(?:0\.[0-9]{{13,}}+|[0-9]\.[0-9]++e[-+]?[0-9]|[0-9]{{1,9}}\.(?=[0-9]{{10}}))     # a decimal
+    | \b[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}\b                                     # a UUID
+    | \b(?=[0-9]*[a-f])(?:[0-9a-f]{{24}}|[0-9a-f]{{32}}|[0-9a-f]{{40}}|[0-9a-f]{{64}})\b          # a digest
+    | (?<![0-9])20[0-9]{{2}}(?:0[1-9]|1[0-2])[0-3][0-9][-_]?[0-2][0-9][0-5][0-9][0-5][0-9]       # a time
+    | (?<![0-9])20[0-9]{{2}}([-/._])[01][0-9]\1[0-3][0-9](?![0-9])                               # a date
+    | (?<![0-9])[0-3]?[0-9]([-/.])[01]?[0-9]\2(?:19|20)[0-9]{{2}}(?![0-9])
+    | (?<![0-9.])(?:[0-9]{{1,3}}\.){{3}}[0-9]{{1,3}}(?!\.?[0-9])                                  # an IP address
+    # A list; of single digits it may be a card.
+    | {_ALONE}(?=(?:[0-9],\s?-?){{0,9}}[0-9]{{2}})[0-9]{{1,3}}(?:,\s?-?[0-9]{{1,3}}{_ENDS}){{3,}}
+    | {_ALONE}[0-9]{{1,3}}\.[0-9]{{1,9}}(?:,\s?-?[0-9]{{1,3}}\.[0-9]{{1,9}}{_ENDS})+
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+"""Other numbers. Of a decimal as Python and JSON print it that is below 1 or has an exponent this is all, else what
+stands before the places: a card may follow a sentence that ends in a number."""
 _BETWEEN = b"\t\n\v\f\r\x1c\x1d\x1e\x1f .,/_-"
 """What may stand between the digits of a card, of ASCII."""
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _GROUP = re.compile(r"[0-9]+")
-_NETWORKS = frozenset("23456")
+_FIRST = frozenset("23456")
+_NETWORKS = re.compile(
+    r"""4(?:.{12}|.{15}|.{17,18})       # Visa
+    | 5[1-5].{14} | 2[2-7].{14,17}      # Mastercard, Mir
+    | 3[47].{13}                        # American Express
+    | 35.{14,17} | 2131.{11}            # JCB
+    | 3[0689].{12,17}                   # Diners Club
+    | 5[06-9].{11,17} | 6.{12,18}       # Maestro, Discover, UnionPay, RuPay
+    """,
+    re.VERBOSE,
+)
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 
 
 def cards_in(text: str) -> Iterator[tuple[int, int]]:
-    """The ranges of card numbers: 13 to 19 digits in whole groups, of a card network, with the right check
-    digit."""
+    """The ranges of card numbers: 13 to 19 digits in whole groups, with the begin and the length that a card network
+    gives, and the right check digit."""
     # Most texts have no 13 digits in a row, whatever is between them, and this look takes a fraction of the time.
     if text.isascii() and b"0" * 13 not in text.encode().translate(_AS_ZEROS, _BETWEEN):
         return
-    plain = _DECIMAL.sub(lambda decimal: "x" * len(decimal[0]), text)
+    if not _RUN.search(text):
+        return
+    plain = _NO_CARD.sub(lambda other: "x" * len(other[0]), text)
     for run in _RUN.finditer(plain):
         groups = [(match.start() + run.start(), match[0]) for match in _GROUP.finditer(run[0])]
         yield from _cards(groups)
@@ -45,14 +72,15 @@ def cards_in(text: str) -> Iterator[tuple[int, int]]:
 
 def _cards(groups: list[tuple[int, str]]) -> Iterator[tuple[int, int]]:
     """Sums from the start of a run give each stretch's sum at once: linear in the number of digits."""
-    digits = [int(digit) for _, group in groups for digit in group]
+    number = "".join(group for _, group in groups)
+    digits = [*map(int, number)]
     sums = (
         [0, *accumulate(_DOUBLED[d] if place % 2 == 0 else d for place, d in enumerate(digits))],
         [0, *accumulate(_DOUBLED[d] if place % 2 == 1 else d for place, d in enumerate(digits))],
     )
     ends = [0, *accumulate(len(group) for _, group in groups)]
     for first, (start, group) in enumerate(groups):
-        if group[0] not in _NETWORKS:
+        if group[0] not in _FIRST:
             continue
         since = ends[first]
         for end in range(bisect_left(ends, since + 13, first), len(ends)):
@@ -60,7 +88,7 @@ def _cards(groups: list[tuple[int, str]]) -> Iterator[tuple[int, int]]:
                 break
             # The last digit is not doubled: those at the other parity are.
             odd = sums[ends[end] % 2]
-            if (odd[ends[end]] - odd[since]) % 10 == 0:
+            if (odd[ends[end]] - odd[since]) % 10 == 0 and _NETWORKS.fullmatch(number, since, ends[end]):
                 at, final = groups[end - 1]
                 yield start, at + len(final)
 

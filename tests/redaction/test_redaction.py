@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from itertools import accumulate, pairwise
 from time import process_time
 from typing import Any
 
@@ -356,6 +357,61 @@ def test_a_card_is_found_whatever_is_between_its_digits(between: str) -> None:
 )
 def test_a_decimal_number_is_no_card(text: str) -> None:
     assert list(cards_in(text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the run 20261201-061933-3025eca6 has ended",
+        "eval/case-4/20230522-203727-0ac4ee65",
+        "table1-20240413-031947-002178.json",
+        "IMG_20240624_010006760.jpg",
+        "backup-20230820003142.tar",
+        "from 2024-12-14 2023-05-28",
+        "24.09.2027 - 07.05.2028",
+        "f4869929-9476-401d-9a67-4ef1c159d895",
+        "6806e32285f447559189369404d03921",
+        "682110476340312f93cb2cee8501dc0bfd70fe3410d8dd82eeb55701d12963e3",
+        "50.557703, 19.411667",
+        "204.255.26.232 49.189.19.121",
+        "[414, 516, 922, 715, 832, 544]",
+        "[45.42, 68.45, 61.61, 12.84, 83.13, 68.99]",
+    ],
+)
+def test_an_id_a_time_an_address_or_a_list_of_numbers_is_no_card(text: str) -> None:
+    """The digits of each of them have the check digit of a card."""
+    assert list(cards_in(text)) == []
+
+
+_CARDS = {
+    "4222222222222": [4, 4, 4, 1],
+    "4111111111111111": [4, 4, 4, 4],
+    "4000000000000000006": [4, 4, 4, 4, 3],
+    "5500005555555559": [4, 4, 4, 4],
+    "2221000000000009": [4, 4, 4, 4],
+    "2200000000000004": [4, 4, 4, 4],
+    "378282246310005": [4, 6, 5],
+    "3530111333300000": [4, 4, 4, 4],
+    "30569309025904": [4, 6, 4],
+    "6011111111111117": [4, 4, 4, 4],
+    "6304000000000000000": [6, 13],
+}
+
+
+@pytest.mark.parametrize("card", _CARDS)
+@pytest.mark.parametrize("between", ["", " ", "-", ", ", "\u2013"])
+@pytest.mark.parametrize(
+    "before", ["card ", "card:", "card", "1, 2, 30, 40, ", "on 2026-12-01 ", "3. ", "10.0.0.1 "]
+)
+@pytest.mark.parametrize("behind", ["", "exp 12/27", ",12,26,345", " 12.12.2026", ".", "x"])
+def test_a_card_of_each_network_is_found_in_any_surroundings(
+    card: str, between: str, before: str, behind: str
+) -> None:
+    ends = [0, *accumulate(_CARDS[card])]
+    shown = between.join(card[start:end] for start, end in pairwise(ends))
+    text = before + shown + behind
+    start, end = len(before), len(before + shown)
+    assert any(found[0] <= start and end <= found[1] for found in cards_in(text)), text
 
 
 @pytest.mark.parametrize("before", ["a card.", "It costs 20.", "version 3.0.", "0. ", "0,"])
