@@ -302,8 +302,10 @@ class Quiet:
         return held
 
     def _due(self, room_id: str) -> None:
-        self._ready[room_id] = None
-        self._begin()
+        # The timer of a thread that `renew` forgot may still run.
+        if room_id in self._rooms:
+            self._ready[room_id] = None
+            self._begin()
 
     def _begin(self) -> None:
         """Begin to work on the threads whose time has come, a few at once."""
@@ -324,7 +326,10 @@ class Quiet:
         return task
 
     def _ended(self, task: asyncio.Task[Processed]) -> None:
-        held = self._running.pop(task)
+        held = self._running.pop(task, None)
+        if held is None:
+            # `renew` forgot it.
+            return
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning(
                 "the quiet thread %r could not be worked through: %s", held.ctx.room_id, type(error).__name__

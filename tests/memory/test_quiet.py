@@ -25,6 +25,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import interrupt
 
 from arbiter import ArbiterOS
+from arbiter._threads.exits import forget_held
 from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.memory import (
     CognitiveEvaluator,
@@ -644,6 +645,21 @@ def test_after_a_fork_the_parent_alone_works_through_its_conversations() -> None
 
 
 # For a scheduler ----------------------------------------------------------------------------------
+
+
+def test_threads_that_were_forgotten_leave_no_errors(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither one that waits for its time nor one that is worked on."""
+    slow = Slow()
+    waiting, working = Chat(after_idle_s=0.3), Chat(answers=slow, after_idle_s=0.01)
+    working.says(SAID[0])
+    assert slow.asked.wait(10)
+    waiting.says(SAID[0])
+    forget_held()
+    slow.go.set()
+    until(lambda: working.knows() == {SAID[0]})
+    time.sleep(0.5)
+    assert waiting.model.calls == 0
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
