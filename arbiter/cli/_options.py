@@ -46,7 +46,9 @@ LedgerOption = Annotated[
 ]
 SinceOption = Annotated[
     str | None,
-    typer.Option("--since", metavar="WHEN", help="From then on: 30m, 24h, 7d, or a date such as 2026-11-22."),
+    typer.Option(
+        "--since", metavar="WHEN", help="From then on: 30m, 24h, 7d, or a date such as 2026-11-22 (UTC)."
+    ),
 ]
 UntilOption = Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Until then: as --since.")]
 FormatOption = Annotated[str, typer.Option("--format", help="table, json or jsonl (one object a line).")]

@@ -318,12 +318,12 @@ class Ledger:
     ) -> Items:
         """The node runs that fit, newest first; pages are read as they are needed.
 
-        `since` and `until` are aware datetimes, ISO texts, or times ago such as "30m", "24h" or "7d". `below`
-        and `above` are bounds of the score of `evaluator`. With `attempts`, all attempts of a task are shown,
-        else the newest. Reading a page raises `ConfigurationError` for an unknown thread or run, and warns of
-        another name that does not occur, and of a run beside other filters that the newest 20,000 entries lack.
-        `subject` finds all node runs of each thread that ran for it, also
-        those that the thread ran for others: an entry does not name its subject, so that it can be erased.
+        `since` and `until` are datetimes or ISO texts, in UTC if they have no zone, or times ago such as "30m",
+        "24h" or "7d"; a date is its midnight. `below` and `above` are bounds of the score of `evaluator`. With
+        `attempts`, all attempts of a task are shown, else the newest. Reading a page raises `ConfigurationError`
+        for an unknown thread or run, and warns of another name that does not occur, and of a run beside other
+        filters that the newest 20,000 entries lack. `subject` finds all node runs of each thread that ran for it,
+        also those that the thread ran for others: an entry does not name its subject, so that it can be erased.
         """
         if (below is not None or above is not None) and evaluator is None:
             raise ConfigurationError("below and above are bounds of a score: name the evaluator as well.")
