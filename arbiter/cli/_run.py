@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command, Interrupt
+from langgraph.types import Command, Interrupt, StateSnapshot
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
@@ -30,12 +30,13 @@ from arbiter._weaving.pausing import pausing_saver
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli._options import check_format, opened, option_of
 from arbiter.cli._streams import reader_may_leave, sentence, tell
-from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
+from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError, closest
 
 if TYPE_CHECKING:
     from arbiter.cli._app_options import RunOptions
 
 FORMATS = ("text", "json")
+_EXPECTED = 'approve, reject, or JSON such as {"type": "edit", "input": {...}}'
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
@@ -62,11 +63,14 @@ def run_graph(options: RunOptions) -> int:
             )
         governed.checkpointer = pausing_saver()  # so that it can pause and ask on this terminal
     thread = options.thread or f"run-{uuid.uuid4().hex[:8]}"
-    if resume is not None and not _waits(governed, _config(thread)):
-        raise ConfigurationError(
-            f"--resume: the thread {thread!r} waits for no answer. Name one that does with --thread, or give "
-            "--input for a new run."
-        )
+    if resume is not None and (state := _state_of(governed, _config(thread))) is not None:
+        if not state.next:  # an answer would begin a new run, with no input
+            raise ConfigurationError(
+                f"--resume: the thread {thread!r} waits for no answer. Name one that does with --thread, or give "
+                "--input for a new run."
+            )
+        if len(state.interrupts) == 1:
+            _check_answer(given.resume, state.interrupts[0].value)
     with ExitStack() as opening:
         kept = None if ledger is None else opening.enter_context(opened(ledger, create=True, sign=True))
         if kept is not None:  # last: a mistake in the configuration makes no file
@@ -123,13 +127,20 @@ def _config(thread: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread}}
 
 
-def _waits(graph: Any, config: RunnableConfig) -> bool:
-    """True if a run of the thread is not over: otherwise an answer would begin a new run, with no input."""
+def _state_of(graph: Any, config: RunnableConfig) -> StateSnapshot | None:
     try:
-        state = asyncio.run(graph.aget_state(config)) if has_async_nodes(graph) else graph.get_state(config)
+        return asyncio.run(graph.aget_state(config)) if has_async_nodes(graph) else graph.get_state(config)
     except Exception:  # the user's checkpointer may raise anything; the run then reports it
-        return True
-    return bool(state.next)
+        return None
+
+
+def _check_answer(answer: Any, question: Any) -> None:
+    """Refuse a text that was perhaps to approve or edit: as any other, it would reject, and that is final."""
+    allowed = question.get("allowed") if isinstance(question, dict) else None
+    if not isinstance(allowed, list) or not isinstance(answer, str) or answer in ("approve", "reject"):
+        return
+    if closest(answer, map(str, allowed)) in ("approve", "edit"):
+        raise ConfigurationError(f"--resume is {answer!r:.60}; expected {_EXPECTED}.")
 
 
 def _failure(error: BaseException, arbiter_os: ArbiterOS) -> str:
@@ -229,10 +240,10 @@ def _ask(question: Any, talk: Console) -> Any:
         return _answer(typer.prompt(sentence(str(question)).plain, err=talk is err))
     talk.print_json(_json_of(question))
     while True:
-        said = typer.prompt(
-            'approve, reject, or JSON such as {"type": "edit", "input": {...}}', err=talk is err
-        )
+        said = typer.prompt(_EXPECTED, err=talk is err)
         try:
-            return _answer(said)
+            answer = _answer(said)
+            _check_answer(answer, question)
+            return answer
         except ConfigurationError as error:
             tell(str(error))

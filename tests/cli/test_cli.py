@@ -567,6 +567,17 @@ def test_an_answer_that_no_question_waits_for_begins_no_run(thread: str, project
     assert f"the thread '{thread}' waits for no answer" in refused(*given, thread, "--resume", "approve")
 
 
+@pytest.mark.lengthy
+@pytest.mark.parametrize("answer", ["aprove", "Approve", '"approved"', "edit"])
+def test_an_answer_that_was_perhaps_to_approve_leaves_the_question_open(answer: str, project: Path) -> None:
+    """Any other text rejects, and a later answer cannot change that."""
+    given = ("run", "team:saved", "-c", ".", "--thread", "a")
+    started(*given, "--input", '{"amount": 500}', folder=project, code=4)
+    done = started(*given, "--resume", answer, folder=project, code=2)
+    assert "expected approve, reject, or JSON" in done.stderr
+    assert '"paid": 500' in started(*given, "--resume", "approve", folder=project, code=0).stdout
+
+
 def test_a_checkpointer_that_fails_at_an_answer_is_a_failure_of_the_graph(project: Path) -> None:
     (project / "away.py").write_text(
         "from langgraph.checkpoint.memory import InMemorySaver\n"
@@ -593,7 +604,7 @@ def test_each_run_has_a_thread_of_its_own(project: Path) -> None:
 @pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("answers", "code", "said"),
-    [(b'{"type": \napprove\n', 0, '"paid": 500'), (b"\x04", 4, "waits for a human")],
+    [(b'{"type": \naprove\napprove\n', 0, '"paid": 500'), (b"\x04", 4, "waits for a human")],
     ids=["answered", "left"],
 )
 def test_run_asks_the_human_at_the_terminal(answers: bytes, code: int, said: str, project: Path) -> None:
