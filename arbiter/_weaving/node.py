@@ -287,10 +287,14 @@ class NodeAttempt(NodeRun):
     def _position(self) -> Position:
         after, past = self.channel.past.end
         checkpoints: Mapping[str, str] | None = self._conf.get(CONFIG_KEY_CHECKPOINT_MAP)
+        # Elsewhere the namespace names the task around the graph.
+        is_called = not self.record.namespace or not isinstance(self.parent, NodeAttempt)
         return Position(
             after=after,
             past=past,
             checkpoint=checkpoints.get(self.record.namespace) if checkpoints and self.is_saved else None,
+            caller=(self.record.owner or None) if is_called else None,
+            call=self.record.call,
             rules=self.plan.rules,
             graph=self.channel.origin.described(),
         )

@@ -78,7 +78,10 @@ class Position:
     checkpoint: str | None = None
     """The checkpoint of its superstep, if a checkpointer keeps it."""
     caller: str | None = None
-    """The id of the node run whose body called this one, a governed function."""
+    """The id of the node run whose body called this governed function, or of the governed function that called this
+    node's graph."""
+    call: int = 0
+    """The number of its graph among those that the governed function called, if the graph has no namespace."""
     rules: Described | None = None
     graph: Described | None = None
 

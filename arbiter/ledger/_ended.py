@@ -284,6 +284,8 @@ def _add_place(event: Event, position: Position, described: Collection[str]) -> 
         fields["checkpoint"] = position.checkpoint
     if position.caller is not None:
         fields["caller"] = position.caller
+    if position.call:
+        fields["call"] = position.call
     for name, text in (("rules", position.rules), ("graph", position.graph)):
         if text is not None:
             fields[name] = text.digest

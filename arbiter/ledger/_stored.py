@@ -108,6 +108,7 @@ def record_of(
         started,
         frozen(body.get("path", ("__pregel_pull", body.get("node", "")))),
     )
+    record.owner, record.call = body.get("caller", ""), body.get("call", 0)
     record.attempt = body.get("attempt", 1)
     record.status = body.get("status", "completed")
     record.duration = lasted

@@ -244,6 +244,40 @@ def test_governed_functions_are_decided_about_as_nodes_are(
     assert [(each.node, str(each.shadow)) for each in report] == [("act", "deny by never")] * 2
 
 
+@pytest.mark.parametrize("place", ["alone", "in a node"])
+def test_graphs_that_a_governed_function_calls_are_recorded_as_calls_of_their_own(
+    tmp_path: Path, ledger: Ledger, place: str
+) -> None:
+    """The history of the ledger is that of the process, and each graph is decided about with what ran before it."""
+    rules = pack(tmp_path, "now", "name: many, use: at_most, times: 9, per: run, target_nodes: act")
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+    look, act = arbiter_os.govern(chain(Spy("look"))), arbiter_os.govern(chain(Spy("act"), Spy("end")))
+
+    def calls(state: State) -> None:
+        for graph in (look, act, act):
+            graph.invoke({})
+
+    calling = arbiter_os.govern(calls, instruction="GENERATE")
+
+    def node(state: State) -> None:
+        calling({})
+        calling({})
+
+    if place == "alone":
+        calling({})
+    else:
+        arbiter_os.govern(chain(node)).invoke({}, conf("t"))
+    ledger.flush(10)
+    (thread,) = ledger.threads()
+    recorded = ledger.history(thread["thread_id"] or thread["ref"])
+    live = [[item.node for item in step] for step in arbiter_os.history.entries]
+    assert [[item.node for item in step] for step in recorded.entries] == live
+    report = ledger.replay(rules)
+    assert (len(report), dict(report.unknown)) == (0, {})
+    few = pack(tmp_path, "next", "name: few, use: at_most, times: 2, per: run, target_nodes: act")
+    assert [each.node for each in ledger.replay(few)] == ["act"] * (2 if place == "in a node" else 0)
+
+
 class Late(PolicyChecker):
     """Answers as code that waits does, and fails where there is no amount."""
 

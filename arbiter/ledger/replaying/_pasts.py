@@ -332,4 +332,4 @@ def _ran_with(attempt: Attempt) -> tuple[Any, ...]:
     if attempt.is_recovered:
         return namespace, "recovered", attempt.record.step, attempt.body.get("past")
     caller = None if attempt.caller is None else attempt.caller.number
-    return namespace, attempt.execution, caller, attempt.record.step
+    return namespace, attempt.execution, caller, attempt.body.get("call"), attempt.record.step

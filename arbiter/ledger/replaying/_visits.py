@@ -312,7 +312,7 @@ class ThreadVisit:
             known.started,
             known.path,
         )
-        record.attempt = known.attempt
+        record.owner, record.call, record.attempt = known.owner, known.call, known.attempt
         given = attempt.contents.get("input")
         record.input = state_of(given, "input", candidate.notes, lost=attempt.lost)
         attempt.visit = ReplayedRun(
@@ -497,7 +497,7 @@ class ThreadVisit:
             own = attempt.superstep.past
             assert own is not None
             order = task_order(record.path) + record.id
-            parent.report(record.namespace, record.step, own.value, order, fact)
+            parent.report(record.graph, record.step, own.value, order, fact)
 
     def _continue_inner(self, run: ReplayedRun) -> None:
         """Take over what graphs inside the body did in an earlier attempt, if they did nothing in this one."""
