@@ -129,7 +129,8 @@ class ArbiterOS:
         _whole("keep", keep, none=True)
         _whole("keep_threads", keep_threads, none=True)
         _whole("facts", facts)
-        if snapshot not in ("shallow", "deep", "digest"):
+        given: Any = snapshot
+        if not isinstance(given, str) or given not in ("shallow", "deep", "digest"):
             raise ConfigurationError(f"snapshot is {snapshot!r}; expected 'shallow', 'deep' or 'digest'.")
         if not callable(clock):
             raise ConfigurationError(f"clock is {clock!r}; expected a function that returns POSIX seconds.")

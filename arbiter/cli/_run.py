@@ -128,10 +128,12 @@ def _config(thread: str) -> RunnableConfig:
 
 
 def _state_of(graph: Any, config: RunnableConfig) -> StateSnapshot | None:
+    state: StateSnapshot
     try:
-        return asyncio.run(graph.aget_state(config)) if has_async_nodes(graph) else graph.get_state(config)
+        state = asyncio.run(graph.aget_state(config)) if has_async_nodes(graph) else graph.get_state(config)
     except Exception:  # the user's checkpointer may raise anything; the run then reports it
         return None
+    return state
 
 
 def _check_answer(answer: Any, question: Any) -> None:

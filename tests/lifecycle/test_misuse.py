@@ -66,6 +66,24 @@ def test_the_state_after_the_graph(mode: str) -> None:
         arbiter_os.execute({"amount": 1}, {"amount": 1})
 
 
+class Unanswered:
+    """A value such as pandas.NA, which no comparison has an answer for."""
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise TypeError("ambiguous")
+
+
+@pytest.mark.parametrize("snapshot", ["deeply", None, ["deep"], Unanswered()], ids=type)
+def test_a_snapshot_that_there_is_not_is_refused(snapshot: Any) -> None:
+    with refused(ConfigurationError, "snapshot is", "expected 'shallow', 'deep' or 'digest'"):
+        ArbiterOS(snapshot=snapshot)
+
+
 def test_builder_that_does_not_compile_says_what_langgraph_says() -> None:
     with pytest.raises(ValueError, match="entrypoint"):
         ArbiterOS().govern(StateGraph(State))
