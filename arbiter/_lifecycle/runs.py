@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -109,6 +109,8 @@ _lock = new_lock()
 SHADOW = "shadow:"
 """The prefix of the tallies of a shadow constitution's checkers."""
 _FUNCTIONS = "()"
+_IN_FUNCTION: tuple[int, Value, dict[str, RunFact]] = (-1, {}, {})
+"""Stands for a graph whose node runs are those of a governed function."""
 _NOT_RESUMED: Recovered = (-1, NOTHING, NOTHING)
 current_run: ContextVar[NodeRun | None] = ContextVar("arbiter_opened", default=None)
 """The governed node whose body is running. Graphs and functions that it calls belong to it."""
@@ -444,7 +446,9 @@ class NodeRun:
         """
         with _lock:
             inner = self._inner = self._inner or {}
-            step, before, facts = inner.get(namespace, (-1, value, {}))
+            known = step, before, facts = inner.get(namespace, (-1, value, {}))
+            if known is _IN_FUNCTION:
+                return
             at, saved = before.get("seq", 0), value.get("seq", 0)
             if at < saved or not facts:
                 inner[namespace] = (-1, value, {})
@@ -453,13 +457,17 @@ class NodeRun:
                 others = {fact["id"]: fact for fact in pending if fact["id"] not in done}
                 inner[namespace] = (step, before, {**others, **facts})
 
-    def called(self, facts: Sequence[RunFact]) -> Past:
-        """Add the facts of governed functions in the body. Returns the past of the next one."""
+    def called(self, facts: Sequence[RunFact], graphs: Iterable[str] = ()) -> Past:
+        """Add the facts of governed functions in the body. Returns the past of the next one.
+
+        `graphs` names those whose node runs are in the facts, which the saved values of these graphs have too.
+        """
         with _lock:
             inner = self._inner = self._inner or {}
             _, value, _ = inner.get(_FUNCTIONS, (-1, {}, {}))
             if facts:
                 value = fold(value, facts, self.settings.facts)
+                inner.update(dict.fromkeys(graphs, _IN_FUNCTION))
                 inner[_FUNCTIONS] = (-1, value, {})
         return Past(value, self.past)
 
@@ -468,7 +476,8 @@ class NodeRun:
         if not self._inner:
             return None
         with _lock:
-            parts = [self._inner[name] for name in sorted(self._inner, key=lambda n: (len(n), n))]
+            names = sorted(self._inner, key=lambda n: (len(n), n))
+            parts = [part for name in names if (part := self._inner[name]) is not _IN_FUNCTION]
         keep = self.settings.facts
         values = [fold(value, [facts[o] for o in sorted(facts)], keep) for _, value, facts in parts]
         return values[0] if len(values) == 1 else fold({}, [{"inner": v} for v in values], keep)

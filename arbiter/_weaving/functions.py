@@ -151,7 +151,10 @@ class FunctionCall(NodeRun):
             return
         fact: RunFact = self.fact()
         if self.parent is not None:
-            self.parent.called((fact,))
+            # The node around it goes on with what its graphs have saved only in a resumed task.
+            conf = (self.config or {}).get("configurable") or {}
+            graphs = (self._inner or ()) if is_resumed(conf) else ()
+            self.parent.called((fact,), graphs)
             return
         self.run.log.remember(self.run, fact, self.settings.facts)
 

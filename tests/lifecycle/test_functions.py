@@ -451,6 +451,45 @@ def test_a_graph_that_was_resumed_or_cached_leaves_other_graphs_counted(is_cache
         later({"log": []})
 
 
+@MODES
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_graphs_of_a_function_in_a_node_that_pauses_count_once(mode: str, nested: bool) -> None:
+    def ask(state: State) -> Any:
+        return {"log": [interrupt("?")]}
+
+    arbiter_os = ArbiterOS()
+    counts: dict[str, int] = {}
+
+    @arbiter_os.checker(target_nodes=["later"])
+    def count(history: History) -> bool:
+        counts.update({node: history.count(node=node) for node in ("first", "before", "ask", "paid")})
+        return True
+
+    first, second = (
+        arbiter_os.govern(chain(Spy("first"))),
+        arbiter_os.govern(chain(Spy("before"), ask, Spy("last"))),
+    )
+
+    def paid(state: Any) -> None:
+        first.invoke({"log": []})
+        second.invoke({"log": []})
+
+    pays = arbiter_os.govern(paid)
+
+    def outer(state: Any) -> None:
+        pays(state)
+
+    inside = arbiter_os.govern(outer) if nested else pays
+
+    def node(state: State) -> None:
+        inside({})
+
+    app = arbiter_os.govern(chain(node, Spy("later"), checkpointer=InMemorySaver()))
+    run(app, {"log": []}, thread("1"), mode=mode)
+    run(app, Command(resume="yes"), thread("1"), mode=mode)
+    assert counts == {"first": 1, "before": 1, "ask": 1, "paid": 1}
+
+
 def test_a_graph_that_goes_on_beside_finished_nodes_counts_them_once() -> None:
     def ask(state: State) -> Any:
         return {"log": [interrupt("?")]}
