@@ -138,10 +138,10 @@ def _state_of(graph: Any, config: RunnableConfig) -> StateSnapshot | None:
 
 def _check_answer(answer: Any, question: Any) -> None:
     """Refuse a text that was perhaps to approve or edit: as any other, it would reject, and that is final."""
-    allowed = question.get("allowed") if isinstance(question, dict) else None
+    allowed: Any = cast(Any, question).get("allowed") if isinstance(question, dict) else None
     if not isinstance(allowed, list) or not isinstance(answer, str) or answer in ("approve", "reject"):
         return
-    if closest(answer, map(str, allowed)) in ("approve", "edit"):
+    if closest(answer, map(str, cast(Any, allowed))) in ("approve", "edit"):
         raise ConfigurationError(f"--resume is {answer!r:.60}; expected {_EXPECTED}.")
 
 
