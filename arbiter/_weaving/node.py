@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -10,7 +10,7 @@ from itertools import count
 from types import BuiltinMethodType
 from typing import Any, cast
 
-from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackManager
+from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler, BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler  # pyright: ignore[reportPrivateUsage]
@@ -34,6 +34,7 @@ from langgraph._internal._constants import (
 )
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.errors import ParentCommand
+from langgraph.pregel import _retry
 from langgraph.pregel._retry import _should_retry_on  # pyright: ignore[reportPrivateUsage]
 from langgraph.pregel.protocol import StreamProtocol
 from langgraph.types import Command, RetryPolicy
@@ -601,13 +602,22 @@ class NodeAttempt(NodeRun):
         self.streamed = buffer = []
         pushed: list[Mapping[str, Any]] = []
         self.pushed = pushed
+        callbacks = config.get("callbacks")
+        handlers = callbacks.handlers if isinstance(callbacks, BaseCallbackManager) else []
+        clocks: list[Any] = [handler for handler in handlers if isinstance(handler, _IDLE_CLOCK)]
+
+        def keep(emit: Callable[[Any], None], part: Any) -> None:
+            buffer.append(partial(emit, part))
+            # LangGraph sees it only when the draft is accepted, and would take the node for idle until then.
+            for clock in clocks:
+                clock.on_custom_event()
 
         def later(emit: Callable[[Any], None]) -> Callable[[Any], None]:
-            return lambda chunk: buffer.append(partial(emit, chunk))
+            return partial(keep, emit)
 
         def from_inside(emit: Callable[[Any], None]) -> Callable[[Any], None]:
             # A graph in the body has the feedback on earlier drafts in its state, and would stream it.
-            return lambda chunk: buffer.append(partial(emit, chunk)) if chunk[1] == "custom" else None
+            return lambda chunk: keep(emit, chunk) if chunk[1] == "custom" else None
 
         def writes_later(send: Callable[[Any], None]) -> Callable[[Any], None]:
             def write(writes: Sequence[tuple[str, Any]]) -> None:
@@ -617,7 +627,7 @@ class NodeAttempt(NodeRun):
                 if now:
                     send(now)
                 if own:
-                    buffer.append(partial(send, own))
+                    keep(send, own)
                     pushed.extend({key: part} for key, part in own if not key.startswith("__"))
 
             return write
@@ -639,12 +649,13 @@ class NodeAttempt(NodeRun):
             patch[CONFIG_KEY_STREAM] = StreamProtocol(inside(stream), stream.modes)
         tags = [*(config.get("tags") or ()), "nostream"]
         buffered_config: RunnableConfig = {**config, "tags": tags}
-        callbacks = config.get("callbacks")
         if isinstance(callbacks, BaseCallbackManager):
             # Handlers that stream events at once (messages, astream_events) would show a rejected draft.
             callbacks = callbacks.copy()
             for handler in [h for h in callbacks.handlers if isinstance(h, _StreamingCallbackHandler)]:
                 callbacks.remove_handler(handler)
+                if clocks:
+                    callbacks.add_handler(_MutedHandler())
             buffered_config["callbacks"] = callbacks
         with keeping_answers(conf) as pad:
             buffered_config["configurable"] = {**conf, **patch, CONFIG_KEY_SCRATCHPAD: pad}
@@ -696,6 +707,20 @@ class NodeAttempt(NodeRun):
         if not self.node.is_subgraph:
             return namespace, kept
         return (kept if getattr(self.node.body, "checkpointer", None) is True else namespace,)
+
+
+_IDLE_CLOCK: Any = getattr(_retry, "_IdleProgressCallbackHandler", ())
+"""The class of the handler that resets a node's idle timeout."""
+
+
+class _MutedHandler(BaseCallbackHandler, _StreamingCallbackHandler[Any]):
+    """A handler that makes models stream and ignores the tokens; each token still resets an idle timeout."""
+
+    def tap_output_aiter(self, run_id: Any, output: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        return output
+
+    def tap_output_iter(self, run_id: Any, output: Iterator[Any]) -> Iterator[Any]:
+        return output
 
 
 _READ_ONLY = frozenset({CONFIG_KEY_RUNTIME, CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_TASK_ID})

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict, cast
 
 import langgraph.prebuilt as prebuilt
 import pytest
 from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
+from langgraph.errors import NodeTimeoutError
 from langgraph.func import entrypoint
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.graph.message import add_messages
-from langgraph.types import Command, RetryPolicy, Send, interrupt
+from langgraph.graph.message import add_messages, push_message
+from langgraph.types import Command, RetryPolicy, Send, TimeoutPolicy, interrupt
 from pydantic import BaseModel, ValidationError
 
 from arbiter import (
@@ -492,6 +494,66 @@ def test_a_retry_policy_goes_on_with_the_next_attempt(mode: str) -> None:
     run(app, {"messages": [HumanMessage("hi")]}, mode=mode)
     assert attempts == [1, 2]
     assert calls == ["hi", "again", "again"]
+
+
+class SlowTokens(Scripted):
+    """A model that takes a pause for each token, and streams its answers as tokens if somebody listens."""
+
+    async def _astream(self, *args: Any, **known: Any) -> AsyncIterator[ChatGenerationChunk]:
+        for answer in self.answers:
+            await asyncio.sleep(self.pause)
+            yield ChatGenerationChunk(message=AIMessageChunk(content=answer))
+
+    async def _agenerate(self, *args: Any, **known: Any) -> ChatResult:
+        await asyncio.sleep(self.pause * len(self.answers))
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("".join(self.answers)))])
+
+
+def test_a_node_under_a_gate_is_not_idle_while_it_streams_or_writes() -> None:
+    """Chunks and messages that wait for the gate reset the idle timeout, as in the bare graph."""
+    pause, pauses = 0.5, 4
+
+    async def streams(state: Any) -> Any:
+        for number in range(pauses):
+            await asyncio.sleep(pause)
+            get_stream_writer()(number)
+        return {"messages": [AIMessage("done")]}
+
+    async def pushes(state: Any) -> Any:
+        for number in range(pauses):
+            await asyncio.sleep(pause)
+            push_message(AIMessage("done", id=str(number)))
+        return {}
+
+    async def speaks(state: Any) -> Any:
+        model = SlowTokens(answers=["d", "o", "n", "e"], pause=pause)
+        return {"messages": [await model.ainvoke("Say done.")]}
+
+    async def last_of(body: Any, *, drafts: int, policy: TimeoutPolicy) -> Any:
+        def answer(history: Any, draft: Any, attempt: int) -> Correction:
+            return Correction.retry("again") if attempt < drafts else Correction.commit()
+
+        builder: Any = StateGraph(Chat).add_node("speak", body, timeout=policy).add_edge(START, "speak")
+        arbiter_os = ArbiterOS()
+        if drafts:
+            arbiter_os.add_correction_gate(Review("gate", answer))
+        app: Any = arbiter_os.govern(builder.compile())
+        try:
+            parts = [part async for part in app.astream({}, stream_mode=["messages", "custom", "values"])]
+        except NodeTimeoutError:
+            return "timeout"
+        return parts[-1][1]["messages"][-1].text
+
+    async def all_of_them() -> list[Any]:
+        auto = TimeoutPolicy(idle_timeout=pause * 3)
+        beats = TimeoutPolicy(idle_timeout=pause * 3, refresh_on="heartbeat")
+        bodies = (streams, pushes, speaks)
+        return await asyncio.gather(
+            *(last_of(body, drafts=drafts, policy=auto) for drafts in (0, 1, 2) for body in bodies),
+            *(last_of(streams, drafts=drafts, policy=beats) for drafts in (0, 1)),
+        )
+
+    assert asyncio.run(all_of_them()) == ["done"] * 9 + ["timeout"] * 2
 
 
 @MODES

@@ -23,7 +23,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.constants import START
 from langgraph.errors import EmptyChannelError
 from langgraph.graph import StateGraph
-from langgraph.pregel import Pregel
+from langgraph.pregel import Pregel, _retry
 from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
 from langgraph.pregel._retry import _should_retry_on  # pyright: ignore[reportPrivateUsage]
 from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry, ChannelWriteTupleEntry
@@ -263,6 +263,11 @@ def test_small_helpers() -> None:
     assert recast_checkpoint_ns("a:1|b:2") == "a|b"
     assert _should_retry_on(RetryPolicy(retry_on=ValueError), ValueError("x"))
     assert not _should_retry_on(RetryPolicy(retry_on=ValueError), KeyError("x"))
+    touched: list[bool] = []
+    retries: Any = cast(Any, _retry)
+    scope = retries._TimedAttemptScope(lambda: touched.append(True), refresh_on="auto")
+    retries._IdleProgressCallbackHandler(scope).on_custom_event()
+    assert touched
     coerce: Any = cast(Any, _runnable).coerce_to_runnable
     assert coerce(Spy("y"), name="x", trace=False).name == "x"
 
