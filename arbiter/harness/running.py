@@ -21,6 +21,7 @@ from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.canonical import is_mapping
 from arbiter.harness.cases import Case
 from arbiter.harness.expectations import Expectations, ended_as_expected
+from arbiter.harness.identity import of_row
 from arbiter.harness.journal import EVALUATIONS, EXPECTATIONS, Bought, Kept, NodeRuns, answer_to_dict
 from arbiter.harness.judging import Judging
 from arbiter.harness.limits import Budget, Limits
@@ -510,7 +511,7 @@ def evaluations_of(item: HistoryItem, evaluators: Mapping[str, NodeEvaluator]) -
     read, gated = steering(item.record) if results else ((), ())
     for name, result in results.items():
         # Without one, it is of a suite that runs beside this one on the same `ArbiterOS`.
-        if (evaluator := _evaluator_of(name, evaluators)) is None:
+        if (evaluator := of_row(evaluators, name)) is None:
             continue
         value = evaluator.value_of(result)
         score = Score(
@@ -530,15 +531,8 @@ def evaluations_of(item: HistoryItem, evaluators: Mapping[str, NodeEvaluator]) -
     if errors := item.evaluation_errors:
         outcomes = item.evaluation_outcomes
         for name, reason in errors.items():
-            if _evaluator_of(name, evaluators) is not None:
+            if of_row(evaluators, name) is not None:
                 yield replace(failed(name, reason), outcome=outcomes.get(name, "error"), **place)
-
-
-def _evaluator_of(name: str, evaluators: Mapping[str, NodeEvaluator]) -> NodeEvaluator | None:
-    """The evaluator of a result: of that name, or of one of its several results."""
-    while name not in evaluators and "." in name:
-        name = name.rpartition(".")[0]
-    return evaluators.get(name)
 
 
 async def _acounted(begin: Callable[[], Any], callback: UsageCallback) -> Any:
