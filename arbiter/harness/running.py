@@ -377,7 +377,8 @@ class Session:
     def _answer(self, case: Case, repeat: int, run: Run, thread_id: str) -> Generator[Call, Any, CaseRun]:
         ended: dict[str, Any] = {}
         begun = perf_counter()
-        seconds = _least(self.limits.case_timeout, self.time_left)
+        ends = (self.limits.case_timeout, self.time_left)
+        seconds = min((end for end in ends if end is not None), default=None)
         try:
             answered: Answered = yield Call(
                 lambda: self._called(run, case, thread_id), seconds, self.target.is_async, grace=GRACE
@@ -563,7 +564,3 @@ def _types(error: BaseException) -> tuple[str, ...]:
 def _policies(questions: Sequence[Any]) -> tuple[str, ...]:
     """The checkers that asked these questions."""
     return tuple(str(asked["policy"]) for asked in questions if is_mapping(asked) and "policy" in asked)
-
-
-def _least(one: float | None, other: float | None) -> float | None:
-    return one if other is None else other if one is None else min(one, other)
