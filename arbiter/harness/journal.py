@@ -35,7 +35,7 @@ from arbiter.harness.cases import Case
 from arbiter.harness.recordings import Asked
 from arbiter.harness.results import CUT, CaseResult, CaseRun
 from arbiter.harness.scores import Score, plain_scale, scale_from
-from arbiter.harness.usage import NOTHING, Spent
+from arbiter.harness.usage import NOTHING, Spent, plain_purses
 from arbiter.harness.writing import lock, why_unwritable
 from arbiter.models import JudgeReply, judgement_of
 
@@ -178,12 +178,6 @@ class Bought:
         models = self.spent.setdefault(purse, {})
         models[model] = models.get(model, NOTHING) + spent
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        return {
-            purse: {model: spent.to_dict() for model, spent in models.items()}
-            for purse, models in self.spent.items()
-        }
-
 
 @dataclass(slots=True, kw_only=True)
 class Written:
@@ -250,7 +244,7 @@ class Written:
     def unfinished(self) -> list[Mapping[str, Any]]:
         """The usage of the cases that are not done, by purse and model."""
         done = {place for place, kept in self.kept.items() if kept.done is not None}
-        return [bought.to_dict() for place, bought in self.bought.items() if place not in done]
+        return [plain_purses(bought.spent) for place, bought in self.bought.items() if place not in done]
 
     def results(self) -> list[CaseResult]:
         """The results of the cases that are done, in the order of the suite."""

@@ -33,7 +33,7 @@ from arbiter.harness.scores import Score, failed, of_judge, scores_of
 from arbiter.harness.tapes import Tape, judged
 from arbiter.harness.targets import Answered, NotEvaluableError, Target
 from arbiter.harness.trajectories import visits_of
-from arbiter.harness.usage import Spent, UsageCallback, count_here, count_no_more
+from arbiter.harness.usage import Spent, UsageCallback, count_here, count_no_more, plain_purses
 from arbiter.history._items import HistoryItem, RunHistory
 from arbiter.models import judged_thread
 
@@ -179,7 +179,7 @@ class Session:
         for at, (case, repeat) in enumerate(self.todo):
             if at not in self.results and (found := bought.get((case.id, repeat))) is not None:
                 # Apart from what the case uses now, which its scorers may see.
-                self.judging.usage.restore(_earlier(self.thread_id(case, repeat)), found.to_dict())
+                self.judging.usage.restore(_earlier(self.thread_id(case, repeat)), plain_purses(found.spent))
 
     def stop(self, reason: Stop) -> None:
         """Start no further case. The first reason counts."""
@@ -462,11 +462,7 @@ class Session:
 
     def used(self, thread_id: str) -> Mapping[str, Mapping[str, Any]]:
         """The usage of a case in all sessions of the run, by purse and model, as JSON-able data."""
-        used = self.judging.usage.of(thread_id, _earlier(thread_id))
-        return used and {
-            purse: {model: spent.to_dict() for model, spent in models.items()}
-            for purse, models in used.items()
-        }
+        return plain_purses(self.judging.usage.of(thread_id, _earlier(thread_id)))
 
     def unfinished(self) -> list[Mapping[str, Any]]:
         """The usage of the cases that are not done, as `used` returns it."""

@@ -69,6 +69,13 @@ class Spent:
         return cls(calls=calls, unknown_calls=calls)
 
 
+def plain_purses(purses: Mapping[str, Mapping[str, Spent]]) -> dict[str, dict[str, Any]]:
+    """Amounts by purse and model as JSON-able data."""
+    return {
+        purse: {model: spent.to_dict() for model, spent in models.items()} for purse, models in purses.items()
+    }
+
+
 def cost_text(spent: Spent) -> str:
     """The dollars of an amount as people read them; with calls of unknown cost, a lower bound."""
     if spent.usd is None:
