@@ -61,6 +61,12 @@ def score_to_dict(score: Score) -> dict[str, Any]:
     return found
 
 
+def lasting_score(score: Score) -> dict[str, Any]:
+    """As `score_to_dict`, without what differs from run to run."""
+    found = score_to_dict(score)
+    return {name: value for name, value in found.items() if name not in ("duration", "item_id")}
+
+
 def score_from(data: Mapping[str, Any]) -> Score:
     found = dict(data)
     if "scale" in found:

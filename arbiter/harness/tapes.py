@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from arbiter.errors import ArbiterWarning
 from arbiter.harness.cache import Answers
 from arbiter.harness.cases import Case
-from arbiter.harness.journal import EVALUATIONS, Kept, score_from, score_to_dict
+from arbiter.harness.journal import EVALUATIONS, Kept, lasting_score, score_from
 from arbiter.harness.recordings import Details, Place, Recording, answer_key
 from arbiter.harness.scores import Score
 
@@ -42,11 +42,7 @@ class Tape(Protocol):
 
 def judged(answer: dict[str, Any], scores: Sequence[Score]) -> None:
     """Add the scores of the node evaluators to an answer that a tape will keep."""
-    left_out = ("duration", "item_id")
-    answer["evaluations"] = [
-        {name: value for name, value in score_to_dict(score).items() if name not in left_out}
-        for score in scores
-    ]
+    answer["evaluations"] = [*map(lasting_score, scores)]
 
 
 def _kept(found: Mapping[str, Any]) -> Kept:

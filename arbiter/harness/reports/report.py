@@ -21,12 +21,12 @@ from arbiter.harness.cases import Case
 from arbiter.harness.comparisons import Comparison, RegressionError
 from arbiter.harness.gate import GateSettings, RegressionGate
 from arbiter.harness.identity import Identity, Measurement
-from arbiter.harness.journal import Written, plain_fields, reading, score_to_dict, state_without_end
+from arbiter.harness.journal import Written, lasting_score, plain_fields, reading, state_without_end
 from arbiter.harness.measures import Measure, labels_of, rows_of
 from arbiter.harness.reports.agents import agents_to_dict
 from arbiter.harness.results import CaseResult
 from arbiter.harness.rows import Row
-from arbiter.harness.scores import Score, plain_scale
+from arbiter.harness.scores import plain_scale
 from arbiter.harness.usage import Spent
 
 if TYPE_CHECKING:
@@ -394,16 +394,9 @@ def result_to_dict(result: CaseResult) -> dict[str, Any]:
         "output": result.output,
         "error": result.error,
         "trajectory": result.trajectory,
-        "scores": [*map(_score_to_dict, result.scores)],
+        "scores": [*map(lasting_score, result.scores)],
         "usage": dict(result.usage),
     }
-
-
-def _score_to_dict(score: Score) -> dict[str, Any]:
-    found = score_to_dict(score)
-    found.pop("duration", None)
-    found.pop("item_id", None)
-    return found
 
 
 def timing_of(result: CaseResult) -> dict[str, Any]:
