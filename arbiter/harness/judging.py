@@ -8,7 +8,7 @@ Evaluators and scorers know none of this: `Judging` gives them other judges in p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.cache import Answers
 from arbiter.harness.canonical import is_mapping
 from arbiter.harness.identity import JudgeIdentity
-from arbiter.harness.limits import Limiter, Limiters, Limits, innermost, limited, provider_and_name
+from arbiter.harness.limits import Limiters, Limits, innermost, limited, provider_and_name
 from arbiter.harness.recordings import Asked, Place, Recording
 from arbiter.harness.usage import Usage
 from arbiter.models import (
@@ -203,23 +203,23 @@ class _RowJudge:
         self._row = row
         self.settings = settings
         self._parts = parts
-        self._inner: Judge = inner
-        self._limiter: Limiter | None = None
+        self._ask: Callable[[JudgeRequest], JudgeReply]
+        self._aask: Callable[[JudgeRequest], Awaitable[JudgeReply]]
         if type(inner) is ChatJudge:
             # Each of its model calls has a place and retries of its own.
-            self._inner = ChatJudge(limited(inner.model, judging.limiters), temperature=None)
+            limiting = ChatJudge(limited(inner.model, judging.limiters), temperature=None)
+            self._ask, self._aask = limiting.judge, limiting.ajudge
         else:
-            self._limiter = judging.limiters.of(inner)
+            limiter = judging.limiters.of(inner)
+            self._ask = lambda request: limiter.call(lambda: inner.judge(request))
+            self._aask = lambda request: limiter.acall(lambda: inner.ajudge(request))
 
     def judge(self, request: JudgeRequest) -> JudgeReply:
         asked, thread_id, reply = self._asked(request)
         if reply is not None:
             return reply
         with self._judging.buying(asked.judge, thread_id):
-            if self._limiter is not None:
-                reply = self._limiter.call(lambda: self._inner.judge(request))
-            else:
-                reply = self._inner.judge(request)
+            reply = self._ask(request)
         return self._judging.keep(asked, reply, thread_id)
 
     async def ajudge(self, request: JudgeRequest) -> JudgeReply:
@@ -227,10 +227,7 @@ class _RowJudge:
         if reply is not None:
             return reply
         with self._judging.buying(asked.judge, thread_id):
-            if self._limiter is not None:
-                reply = await self._limiter.acall(lambda: self._inner.ajudge(request))
-            else:
-                reply = await self._inner.ajudge(request)
+            reply = await self._aask(request)
         return self._judging.keep(asked, reply, thread_id)
 
     def _asked(self, request: JudgeRequest) -> tuple[Asked, str, JudgeReply | None]:
