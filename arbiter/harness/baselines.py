@@ -170,8 +170,11 @@ class Baseline:
             raise BaselineError(path, f"the folder {str(target.parent)!r} does not exist. Make it first.")
         if target.exists() and not update:
             raise BaselineError(path, "is there already. Replace it with --update (in Python: update=True).")
-        old = _older(target)
-        if isinstance(old, Baseline) and self.identity.mode == "synthetic" != old.identity.mode:
+        try:
+            old = Baseline.read(target) if target.exists() else None
+        except BaselineError as error:
+            return f"the earlier file could not be read: {error.problems[0]}"
+        if old is not None and self.identity.mode == "synthetic" != old.identity.mode:
             problem = f"has mode {old.identity.mode!r}, which a synthetic baseline does not replace"
             raise BaselineError(path, f"{problem}. Choose another file.")
         return old
@@ -344,14 +347,6 @@ def _foreign(rows: Mapping[str, Row], identity: Identity) -> Iterator[str]:
         unknown = [] if row.is_sampled or not identity.cases else sorted(set(row.cases) - set(identity.cases))
         if unknown:
             yield f"rows.{name}.cases: has {unknown[0]!r}, which is not in identity.cases."
-
-
-def _older(path: Path) -> Baseline | str | None:
-    """The baseline that is about to be replaced, or why it cannot be read."""
-    try:
-        return Baseline.read(path) if path.exists() else None
-    except BaselineError as error:
-        return f"the earlier file could not be read: {error.problems[0]}"
 
 
 def _moves(old: Baseline, new: Baseline) -> Iterator[str]:
