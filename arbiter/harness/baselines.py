@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
 
 from arbiter._values.files import write_whole
 from arbiter.errors import ConfigurationError
@@ -213,12 +214,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, alias_generator=lambda name: _camel(name))
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    model_config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel)
 
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
