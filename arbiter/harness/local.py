@@ -272,13 +272,9 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.wait([loop.create_task(loop.shutdown_asyncgens())], timeout=_END))
     finally:
         _STUBBORN.extend(task for task in left if not task.done())
-        loop.set_exception_handler(_silent)  # at exit, it would report each of them
+        loop.set_exception_handler(lambda loop, context: None)  # at exit, it would report each of them
         asyncio.set_event_loop(None)
         loop.close()  # waits for no thread, unlike Runner.close()
-
-
-def _silent(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    pass
 
 
 async def _all(workers: Sequence[asyncio.Future[None]], session: Session) -> None:
