@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal
@@ -274,11 +275,7 @@ def verify_table1(scores: str | Path | None = None) -> Table1:
     Raises `ConfigurationError` for a file without such data.
     """
     data = files("arbiter.experiments") / "data"
-    text = (
-        _read(Path(scores))
-        if scores is not None
-        else (data / "table1_scores.json").read_text(encoding="utf-8")
-    )
+    text = _read(data / "table1_scores.json" if scores is None else Path(scores))
     printed = json.loads((data / "table1_published.json").read_text(encoding="utf-8"))["table1"]
     try:
         file = _Scores.model_validate_json(text)
@@ -343,7 +340,7 @@ class _Scores(_Strict):
         return self.experiments[id].metrics if id in self.experiments else {}
 
 
-def _read(path: Path) -> str:
+def _read(path: Traversable | Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -399,9 +396,8 @@ def _row_data(row: Table1Row) -> dict[str, Any]:
         "p": row.test.p,
         "interval": list(row.test.interval),
         "d": plain(row.d),
-        "paired": None
-        if found is None
-        else {
+        "paired": found
+        and {
             "difference": found.test.mean,
             "interval": list(found.test.interval),
             "p": found.test.p,

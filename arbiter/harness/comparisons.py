@@ -67,11 +67,8 @@ class RowComparison:
     @property
     def broken(self) -> tuple[str, ...]:
         """The cases, or clusters, that always passed and now always fail."""
-        return (
-            tuple(unit for unit, both in self.pairs.items() if both == (1.0, 0.0))
-            if self.scale == SHARE
-            else ()
-        )
+        pairs = self.pairs.items() if self.scale == SHARE else ()
+        return tuple(unit for unit, both in pairs if both == (1.0, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
