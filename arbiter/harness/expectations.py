@@ -133,6 +133,8 @@ def check_for(key: str, value: Any, nodes: Sequence[str] | None = None) -> Check
     if key == "redirected_to" and nodes is not None and value not in nodes:
         found = problem_in([value], nodes)
         raise ConfigurationError(str(found))
+    if (compare := _COMPARED.get(key)) is not None:
+        return lambda run: compare(run, value)
     return _MAKERS[key](value)
 
 
@@ -249,59 +251,38 @@ def condition(expression: str) -> Check:
     return check
 
 
-def completes(wanted: bool) -> Check:
-    def check(run: CaseRun) -> str | None:
-        if (run.status == "completed") == wanted:
-            return None
-        return f"the run ended as {run.status!r}" + (f": {run.error}" if run.error else "")
-
-    return check
+def completes(run: CaseRun, wanted: bool) -> str | None:
+    if (run.status == "completed") == wanted:
+        return None
+    return f"the run ended as {run.status!r}" + (f": {run.error}" if run.error else "")
 
 
-def raises(name: str) -> Check:
-    def check(run: CaseRun) -> str | None:
-        if run.status == "failed" and any(
-            found == name or found.endswith(f".{name}") for found in run.error_types
-        ):
-            return None
-        return f"expected {name}, got {run.error or run.status}"
-
-    return check
+def raises(run: CaseRun, name: str) -> str | None:
+    if run.status == "failed" and any(
+        found == name or found.endswith(f".{name}") for found in run.error_types
+    ):
+        return None
+    return f"expected {name}, got {run.error or run.status}"
 
 
-def denied_by(name: str) -> Check:
-    def check(run: CaseRun) -> str | None:
-        denied = [v.policy for step in run.trajectory for v in step if v.status == "denied" and v.policy]
-        if run.status == "denied":
-            denied += run.policies
-        return (
-            None
-            if name in denied
-            else f"denied by {', '.join(dict.fromkeys(map(str, denied))) or 'no checker'}"
-        )
-
-    return check
+def denied_by(run: CaseRun, name: str) -> str | None:
+    denied = [v.policy for step in run.trajectory for v in step if v.status == "denied" and v.policy]
+    if run.status == "denied":
+        denied += run.policies
+    if name in denied:
+        return None
+    return f"denied by {', '.join(dict.fromkeys(map(str, denied))) or 'no checker'}"
 
 
-def waits_for(name: str) -> Check:
-    def check(run: CaseRun) -> str | None:
-        if run.status == "waits" and name in run.policies:
-            return None
-        return (
-            f"asked by {', '.join(run.policies)}"
-            if run.status == "waits"
-            else f"the run ended as {run.status!r}"
-        )
-
-    return check
+def waits_for(run: CaseRun, name: str) -> str | None:
+    if run.status != "waits":
+        return f"the run ended as {run.status!r}"
+    return None if name in run.policies else f"asked by {', '.join(run.policies)}"
 
 
-def redirected_to(node: str) -> Check:
-    def check(run: CaseRun) -> str | None:
-        found = [v.redirected_to for step in run.trajectory for v in step if v.redirected_to]
-        return None if node in found else f"redirected to {', '.join(found) or 'no node'}"
-
-    return check
+def redirected_to(run: CaseRun, node: str) -> str | None:
+    found = [v.redirected_to for step in run.trajectory for v in step if v.redirected_to]
+    return None if node in found else f"redirected to {', '.join(found) or 'no node'}"
 
 
 def ran(given: Any, nodes: Sequence[str] | None = None) -> Check:
@@ -319,28 +300,20 @@ def called(given: Any) -> Check:
     return lambda run: mismatch(how, expected, tool_steps(run.trajectory))
 
 
-def at_most_tokens(most: int) -> Check:
-    def check(run: CaseRun) -> str | None:
-        if run.tokens > most:
-            return f"used {run.tokens:,} tokens; expected at most {most:,}"
-        return "the tokens are unknown: no call reported its own" if run.known_tokens is None else None
-
-    return check
+def max_tokens(run: CaseRun, most: int) -> str | None:
+    if run.tokens > most:
+        return f"used {run.tokens:,} tokens; expected at most {most:,}"
+    return "the tokens are unknown: no call reported its own" if run.known_tokens is None else None
 
 
-def at_most_seconds(most: float) -> Check:
-    return lambda run: (
-        None if run.duration <= most else f"took {run.duration:.3g} s; expected at most {most:g}"
-    )
+def max_seconds(run: CaseRun, most: float) -> str | None:
+    return None if run.duration <= most else f"took {run.duration:.3g} s; expected at most {most:g}"
 
 
-def at_most_usd(most: float) -> Check:
-    def check(run: CaseRun) -> str | None:
-        if run.usd is None:
-            return "the cost is unknown: a model has no price, or does not report its tokens"
-        return None if run.usd <= most else f"cost ${run.usd:.4f}; expected at most ${most:g}"
-
-    return check
+def max_usd(run: CaseRun, most: float) -> str | None:
+    if run.usd is None:
+        return "the cost is unknown: a model has no price, or does not report its tokens"
+    return None if run.usd <= most else f"cost ${run.usd:.4f}; expected at most ${most:g}"
 
 
 _MAKERS: Mapping[str, Callable[[Any], Check]] = {
@@ -349,13 +322,16 @@ _MAKERS: Mapping[str, Callable[[Any], Check]] = {
     "matches": matches,
     "json_schema": fits_schema,
     "condition": condition,
+    "tools": called,
+}
+_COMPARED: Mapping[str, Callable[[CaseRun, Any], str | None]] = {
     "completes": completes,
     "raises": raises,
     "denied_by": denied_by,
     "waits_for": waits_for,
     "redirected_to": redirected_to,
-    "tools": called,
-    "max_tokens": at_most_tokens,
-    "max_usd": at_most_usd,
-    "max_seconds": at_most_seconds,
+    "max_tokens": max_tokens,
+    "max_usd": max_usd,
+    "max_seconds": max_seconds,
 }
+"""The checks that need nothing but the run and the value of the key."""
