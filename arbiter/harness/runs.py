@@ -110,30 +110,30 @@ class Run:
             session.judging.kept = journal.judgement
 
     def _close(self) -> None:
-        journal, session = self.journal, self.session
+        session = self.session
         with suppress(OSError):  # a full disk has been raised already
             session.judging.usage.give_up()
         session.judging.usage.kept = None
         try:
             self.release()
         finally:
-            self._end(journal)
+            if self.journal is not None:
+                self._end(self.journal)
 
-    def _end(self, journal: Journal | None) -> None:
+    def _end(self, journal: Journal) -> None:
         """Write the last line of the journal, and close it."""
         session = self.session
-        if journal is not None:
-            with suppress(OSError):
-                end = {
-                    "stopped": session.stopped,
-                    "reached": session.reached or self._lacks,
-                    "left_behind": session.left_behind,
-                    "done": len(session.results),
-                    **self._evidence(),
-                }
-                journal.write("end", {name: value for name, value in end.items() if value != ()})
-            with suppress(OSError):
-                journal.close()
+        with suppress(OSError):
+            end = {
+                "stopped": session.stopped,
+                "reached": session.reached or self._lacks,
+                "left_behind": session.left_behind,
+                "done": len(session.results),
+                **self._evidence(),
+            }
+            journal.write("end", {name: value for name, value in end.items() if value != ()})
+        with suppress(OSError):
+            journal.close()
 
     @property
     def _lacks(self) -> str:
