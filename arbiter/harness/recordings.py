@@ -480,35 +480,28 @@ def _check(file: str, line: Any) -> None:
     """Raise `ValueError` for what is no line of a recording."""
     if not is_mapping(line):
         raise ValueError("a line that is not a JSON object")
-    found = line
-    if found.get("v") != VERSION:
-        raise ValueError(f"a line of format {found.get('v')!r}, and this version of Arbiter reads {VERSION}")
-    known = {"answers.jsonl": ("key", "case", "repeat", "target", "answer")}
-    names = known.get(file, ("key", "case", "repeat", "row", "vote", "judge", "parts"))
-    if lacking := [name for name in names if name not in found]:
+    if line.get("v") != VERSION:
+        raise ValueError(f"a line of format {line.get('v')!r}, and this version of Arbiter reads {VERSION}")
+    is_answer = file == "answers.jsonl"
+    own = ("target", "answer") if is_answer else ("row", "vote", "judge", "parts")
+    if lacking := [name for name in ("key", "case", "repeat", *own) if name not in line]:
         raise ValueError(f"a line without {lacking[0]!r}")
-    details: Any = found.get("details", {})
-    parts = [
-        found.get("target", {}),
-        found.get("answer", {}),
-        found.get("judge", {}),
-        found.get("parts", {}),
-        details,
-        *(details.values() if is_mapping(details) else ()),
-    ]
+    details: Any = line.get("details", {})
+    parts = [line.get(name, {}) for name in ("target", "answer", "judge", "parts")]
+    parts += [details, *(details.values() if is_mapping(details) else ())]
     if not all(map(is_mapping, parts)):
         raise ValueError("a line whose target, answer, judge, parts or details are no JSON object")
-    texts = [found[name] for name in ("key", "case", "row", "recorded") if name in found]
-    numbers = [found[name] for name in ("repeat", "vote") if name in found]
+    texts = [line[name] for name in ("key", "case", "row", "recorded") if name in line]
+    numbers = [line[name] for name in ("repeat", "vote") if name in line]
     if not (
         all(isinstance(each, str) for each in texts) and all(is_whole(each, least=0) for each in numbers)
     ):
         raise ValueError(
             "a line whose day, key, case or row is no text, or whose repeat or vote is no number"
         )
-    if file == "answers.jsonl":
-        _check_answer(found["answer"])
-    if file != "answers.jsonl" and not is_judgement(found):
+    if is_answer:
+        _check_answer(line["answer"])
+    elif not is_judgement(line):
         raise ValueError("a judgement without a value")
 
 
