@@ -108,7 +108,7 @@ class Table1Row:
     def recomputed(self) -> tuple[str, ...]:
         """The seven cells as the table would print them."""
         test, arms = self.test, [paired(scores) for scores in (self.treatment, self.control)]
-        numbers = [_two(number) for arm in arms for number in (arm.mean, arm.sd)]
+        numbers = [f"{half_up(number, 2):.2f}" for arm in arms for number in (arm.mean, arm.sd)]
         return (*numbers, f"{half_up(test.difference, 2):+.2f}", p_text(test.p), "*" if self.starred else "")
 
     @property
@@ -409,10 +409,6 @@ def _row_data(row: Table1Row) -> dict[str, Any]:
 def plain(number: float | None) -> float | str | None:
     """A number for JSON, which has no infinity: a text in its place."""
     return number if number is None or math.isfinite(number) else str(number)
-
-
-def _two(number: float) -> str:
-    return f"{half_up(number, 2):.2f}"
 
 
 def signed(number: float, digits: int = 2) -> str:

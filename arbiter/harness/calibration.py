@@ -246,7 +246,8 @@ class Calibration:
         return f"agrees with people on {self.agreement:.0%} of {self.n} labels, κ {_shown(self.kappa)}"
 
     def __str__(self) -> str:
-        q1, q0 = (f"{two:.2f}" if two is not None else "none" for two in self._rates())
+        rates = (self.tp, self.tp + self.fn), (self.tn, self.fp + self.tn)
+        q1, q0 = (f"{right / n:.2f}" if n else "none" for right, n in rates)
         lines = [
             f'{self.n} labels, {self.base_rate:.0%} pass (always saying "pass" would agree on {self.tp + self.fn})',
             f"{'':<14}judge passes   judge fails",
@@ -257,10 +258,6 @@ class Calibration:
             f"score per doubled length {_shown(self.length, signed=True)}",
         ]
         return "\n".join(lines)
-
-    def _rates(self) -> tuple[float | None, float | None]:
-        passes, fails = self.tp + self.fn, self.fp + self.tn
-        return self.tp / passes if passes else None, self.tn / fails if fails else None
 
     def to_dict(self) -> dict[str, Any]:
         """The calibration as JSON-able data."""

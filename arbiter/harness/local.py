@@ -150,13 +150,10 @@ class _Workers:
             self._error = error
             self.session.stop("interrupted")
         finally:
-            self._leave(me)
-
-    def _leave(self, me: _Worker) -> None:
-        with self._lock:
-            self._alive.discard(me)
-            if not self._alive:
-                self._ended.set()
+            with self._lock:
+                self._alive.discard(me)
+                if not self._alive:
+                    self._ended.set()
 
     def _go_on(self, me: _Worker, steps: Steps, error: BaseException | None) -> bool:
         """Run a case to its end. False if the supervisor took it away."""

@@ -55,14 +55,10 @@ def _tokens(output: Mapping[str, Any]) -> int | None:
     used = [
         message.usage_metadata["total_tokens"]
         for part in output.values()
-        for message in _listed(part)
+        for message in (part if is_list(part) else (part,))
         if isinstance(message, AIMessage) and message.usage_metadata is not None
     ]
     return sum(used) if used else None
-
-
-def _listed(part: object) -> Iterable[object]:
-    return part if is_list(part) else (part,)
 
 
 def _original(record: Record, plain: Exporter) -> Any:

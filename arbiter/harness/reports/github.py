@@ -57,7 +57,9 @@ def render(reports: Sequence[Report], most: int = MOST) -> str:
     for report in reports:
         shown = [report.suite, *(_cell(report, name) for name in names)]
         shown += [_overall(report)] if with_overall else []
-        lines.append(table_row(map(escaped, [*shown, _status(report)])))
+        lines.append(
+            table_row(map(escaped, [*shown, _STATUS.get(report.comparison.exit_code, "? undecided")]))
+        )
     lines += ["", *_results(reports, most // (8 * max(1, len(reports))))]
     text = "\n".join(lines) + "\n"
     for report in reports:
@@ -93,10 +95,6 @@ def _with_change(mean: float, change: float | None, digits: int) -> str:
     if change is None:
         return shown
     return f"{shown} ({decimals(change, digits, '+')})" if half_up(change, digits) else f"{shown} (=)"
-
-
-def _status(report: Report) -> str:
-    return _STATUS.get(report.comparison.exit_code, "? undecided")
 
 
 def _results(reports: Sequence[Report], longest: int) -> Iterator[str]:

@@ -28,11 +28,11 @@ class Rendered:
         self.report = report
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        plain = options.ascii_only
-        yield _shown(_head(self.report), plain)
+        plain, report = options.ascii_only, self.report
+        about = visible(" · ".join(texts.head(report)))
+        yield _shown(Text.assemble((visible(report.suite), "bold"), "  ", about), plain)
         yield Text("")
-        yield _table(self.report, plain, options.max_width)
-        report = self.report
+        yield _table(report, plain, options.max_width)
         for line in (*_worst(report), *_failures(report), *_foot(report), *_decision(report)):
             yield _shown(line, plain)
 
@@ -43,10 +43,6 @@ def _shown(line: Text, plain: bool) -> Text:
     shown = Text(line.plain.translate(_ASCII).encode("ascii", "backslashreplace").decode(), style=line.style)
     shown.overflow, shown.no_wrap = "crop" if line.overflow == "ellipsis" else line.overflow, line.no_wrap
     return shown
-
-
-def _head(report: Report) -> Text:
-    return Text.assemble((visible(report.suite), "bold"), "  ", visible(" · ".join(texts.head(report))))
 
 
 def _table(report: Report, plain: bool, width: int) -> Table:
