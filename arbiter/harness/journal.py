@@ -121,10 +121,6 @@ class Kept:
     done: Mapping[str, Any] | None = None
 
     @property
-    def has_failed(self) -> bool:
-        return self.answer is not None and self.answer["status"] in ("failed", "timeout", "lost")
-
-    @property
     def was_cut(self) -> bool:
         """True if the time of the run was over before that of the case, which is then not done."""
         answer = self.answer
@@ -151,7 +147,7 @@ class Kept:
 
     def without_errors(self) -> Kept:
         """The same without the scores that are errors, or without anything if the target failed."""
-        if self.has_failed:
+        if self.answer is not None and self.answer["status"] in ("failed", "timeout", "lost"):
             return Kept()
         good = {
             by: scores
