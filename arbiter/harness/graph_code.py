@@ -196,10 +196,10 @@ def _held(thing: Any, name: str, seen: dict[int, Any]) -> Iterator[Any]:
         if is_schema and (schema := as_data(target)) is not NO_DATA:
             yield schema
     else:
-        yield from _held_by(thing, name, seen)
+        yield from _held_by(thing, seen)
 
 
-def _held_by(thing: Any, name: str, seen: dict[int, Any]) -> Iterator[Any]:
+def _held_by(thing: Any, seen: dict[int, Any]) -> Iterator[Any]:
     """The user's parts of an object that is no function."""
     if isinstance(thing, BaseTool):
         yield [thing.name, thing.description]
