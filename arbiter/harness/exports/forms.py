@@ -11,9 +11,10 @@ from statistics import fmean
 from typing import Any, Literal
 
 from arbiter.errors import ConfigurationError
+from arbiter.harness.canonical import text_of
 from arbiter.harness.cases import Case
 from arbiter.harness.exports.evidence import Evidence, Rewarding, Run
-from arbiter.harness.exports.messages import completion_of, plain_text, prompt_of
+from arbiter.harness.exports.messages import completion_of, prompt_of
 from arbiter.harness.exports.steps import COLUMNS, Step, row_of, steps_of
 from arbiter.verdicts import is_numeric
 
@@ -119,7 +120,7 @@ def _steps(evidence: Evidence, options: ExportOptions) -> Rows:
 
 
 def _truth(case: Case) -> str | None:
-    return None if case.expected is None else plain_text(case.expected)
+    return None if case.expected is None else text_of(case.expected)
 
 
 def _prompts(evidence: Evidence, options: ExportOptions) -> Rows:

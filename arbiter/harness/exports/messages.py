@@ -7,7 +7,7 @@ from typing import Any
 
 from langchain_core.messages import convert_to_messages, convert_to_openai_messages
 
-from arbiter.harness.canonical import is_list, is_mapping, only_text, text_of
+from arbiter.harness.canonical import is_list, is_mapping, only_text
 
 Message = dict[str, Any]
 
@@ -61,11 +61,6 @@ def _content(content: Any) -> str:
     if len(texts) == len(parts):
         return "".join(texts)
     return json.dumps(content, ensure_ascii=False)
-
-
-def plain_text(value: Any) -> str:
-    """A text unchanged, any other value as JSON, None as ""."""
-    return "" if value is None else text_of(value)
 
 
 def said(completion: Any) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from arbiter.harness.canonical import text_of
 from arbiter.harness.exports.evidence import Evidence, Rewarding, Run
-from arbiter.harness.exports.messages import plain_text
 from arbiter.harness.scores import Score
 
 _NAMED_NUMBERS = [{"name": "string", "value": "double"}]
@@ -112,4 +112,4 @@ def row_of(evidence: Evidence, step: Step) -> dict[str, Any]:
 
 def plain_json(value: Any) -> str | None:
     """A value as JSON, None as None."""
-    return None if value is None else plain_text([value])[1:-1]
+    return None if value is None else text_of([value])[1:-1]
