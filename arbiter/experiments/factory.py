@@ -224,7 +224,7 @@ class _Asking:
         self._model = model
         self._settings = judge_settings(ChatJudge(model, temperature=None))
         self._path = cache
-        self._cache: Cache | None = None
+        self._opened: Cache | None = None
         self._lock = threading.Lock()
 
     def value(self, stage: str, schema: type[T], prompt: Sequence[BaseMessage]) -> T:
@@ -245,25 +245,23 @@ class _Asking:
     def _value(self, stage: str, schema: type[T], prompt: Sequence[BaseMessage]) -> tuple[T | None, str]:
         asked = [stage, [(message.type, str(message.text)) for message in prompt], schema.model_json_schema()]
         key = digest(["factory", self._settings, asked])
-        if (kept := self._kept(key)) is not None:
+        cache = self._cache()
+        if cache is not None and (kept := cache.get(key)) is not None:
             with suppress(ValidationError):  # else it is asked again
                 return schema.model_validate(kept), ""
         answer = ask(self._model, prompt, schema)
         with self._lock:
             self.calls += answer.attempts
             self.usages.append(answer.usage)
-        if answer.value is not None and self._path is not None:
-            self._opened(self._path).put(key, answer.value.model_dump(mode="json"))
+        if answer.value is not None and cache is not None:
+            cache.put(key, answer.value.model_dump(mode="json"))
         return answer.value, answer.problem
 
-    def _kept(self, key: str) -> object:
-        return None if self._path is None else self._opened(self._path).get(key)
-
-    def _opened(self, path: str | Path) -> Cache:
+    def _cache(self) -> Cache | None:
         with self._lock:
-            if self._cache is None:
-                self._cache = Cache(path)
-            return self._cache
+            if self._opened is None and self._path is not None:
+                self._opened = Cache(self._path)
+            return self._opened
 
 
 def _check_size(n: int) -> None:
