@@ -23,7 +23,7 @@ from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp, Result, Sear
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
 from arbiter.memory.stores._portable import CLAIM, Namespace, claim_of, digest_of, matches
-from arbiter.memory.stores._word_tables import Database, Rows
+from arbiter.memory.stores._word_tables import Database
 
 _KNOWN = ("langgraph.store.", "arbiter.memory.")
 _CHUNK = 16
@@ -110,7 +110,7 @@ class VectorTable:
     """
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self._run = database.run
         text, binary = database.text, database.binary
         self._run(
             f"CREATE TABLE IF NOT EXISTS arbiter_vectors (prefix {text} NOT NULL, key {text} NOT NULL, "
@@ -143,11 +143,6 @@ class VectorTable:
         else:
             found = self._run(columns)
         return cast("list[Row]", found)
-
-    def _run(self, statement: str, *values: object) -> Rows:
-        # One statement at a time, which commits by itself.
-        with self._database.work(writing=False) as work:
-            return work.run(statement, values)
 
 
 class LocalIndex(BaseStore):

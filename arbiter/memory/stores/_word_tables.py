@@ -66,8 +66,7 @@ Change = tuple[str, str, Written | None, int | None, int | None, str | None]
 class Database(ABC):
     """The dialect and connections of a store."""
 
-    text = integer = big = binary = ""
-    serial = kind = ""
+    text = big = binary = serial = kind = ""
     is_set_up = ""
     """A statement with a row if the tables are there."""
     setup: Sequence[str] = ()
@@ -77,6 +76,11 @@ class Database(ABC):
     @abstractmethod
     def work(self, *, writing: bool = True) -> AbstractContextManager[Work]:
         """A transaction that commits at its end. With `writing=False` the statements may commit one by one."""
+
+    def run(self, statement: str, *values: object) -> Rows:
+        """The rows of one statement, which commits by itself."""
+        with self.work(writing=False) as work:
+            return work.run(statement, values)
 
     @abstractmethod
     def some(self, run: Work, place: int, words: Sequence[str], records: Sequence[int]) -> Rows:
@@ -90,11 +94,11 @@ class Database(ABC):
 _TABLES = (
     "CREATE TABLE arbiter_unread ({serial}, prefix {text} NOT NULL, key {text} NOT NULL, UNIQUE (prefix, key))",
     "CREATE TABLE arbiter_records (prefix {text} NOT NULL, key {text} NOT NULL, place {big} NOT NULL, "
-    "record {integer} NOT NULL, seen {text} NOT NULL, digest {text} NOT NULL, PRIMARY KEY (prefix, key), "
+    "record INTEGER NOT NULL, seen {text} NOT NULL, digest {text} NOT NULL, PRIMARY KEY (prefix, key), "
     "UNIQUE (place, record))",
     "CREATE INDEX arbiter_records_seen ON arbiter_records (place, seen, record)",
-    "CREATE TABLE arbiter_words (place {big} NOT NULL, word {text} NOT NULL, record {integer} NOT NULL, "
-    "count {integer} NOT NULL, length {integer} NOT NULL, PRIMARY KEY (place, word, record)){kind}",
+    "CREATE TABLE arbiter_words (place {big} NOT NULL, word {text} NOT NULL, record INTEGER NOT NULL, "
+    "count INTEGER NOT NULL, length INTEGER NOT NULL, PRIMARY KEY (place, word, record)){kind}",
     "CREATE INDEX arbiter_words_record ON arbiter_words (place, record)",
 )
 _NOTED = (
@@ -121,7 +125,7 @@ _SQLITE_NOTE = (
 class Sqlite(Database):
     """A connection, under a lock."""
 
-    text, integer, big, binary = "TEXT", "INTEGER", "INTEGER", "BLOB"
+    text, big, binary = "TEXT", "INTEGER", "BLOB"
     serial = "id INTEGER PRIMARY KEY AUTOINCREMENT"
     kind = " WITHOUT ROWID"
     is_set_up = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'arbiter_unread'"
@@ -222,7 +226,7 @@ def by_index(connection: Connection[Any]) -> None:
 class Postgres(Database):
     """A pool of connections, each prepared with `by_index`."""
 
-    text, integer, big, binary = 'TEXT COLLATE "C"', "INTEGER", "BIGINT", "BYTEA"
+    text, big, binary = 'TEXT COLLATE "C"', "BIGINT", "BYTEA"
     serial = "id BIGSERIAL PRIMARY KEY"
     is_set_up = "SELECT 1 WHERE to_regclass('arbiter_unread') IS NOT NULL"
     setup = (
@@ -303,7 +307,7 @@ class Index:
         self._database = database
 
     def set_up(self, work: Work, more: Sequence[str] = ()) -> None:
-        types = {name: getattr(self._database, name) for name in ("text", "integer", "big", "serial", "kind")}
+        types = {name: getattr(self._database, name) for name in ("text", "big", "serial", "kind")}
         for statement in (*(table.format(**types) for table in _TABLES), *more):
             work.run(statement, ())
 
@@ -355,10 +359,10 @@ class Index:
 
     def rest(self, place: Place, word: str, before: int, most: int) -> list[Posting]:
         """At most `most` postings of records before that one, newest first."""
-        rows = self._read(
+        rows = self._database.run(
             "SELECT record, count, length FROM arbiter_words WHERE place = ? AND word = ? AND record < ? "
             "ORDER BY record DESC LIMIT ?",
-            (_place_of(place), word, before, most),
+            *(_place_of(place), word, before, most),
         )
         return [Posting(*row) for row in rows]
 
@@ -380,15 +384,11 @@ class Index:
 
     def newest(self, place: Place, offset: int, limit: int) -> list[str]:
         """The keys of records, the latest first."""
-        rows = self._read(
+        rows = self._database.run(
             "SELECT key FROM arbiter_records WHERE place = ? ORDER BY seen DESC, record DESC LIMIT ? OFFSET ?",
-            (_place_of(place), limit, offset),
+            *(_place_of(place), limit, offset),
         )
         return [key for (key,) in rows]
-
-    def _read(self, statement: str, values: Sequence[Any]) -> Rows:
-        with self._database.work(writing=False) as work:
-            return work.run(statement, values)
 
     def _each(self, statement: str, values: Sequence[Sequence[Any]]) -> Rows:
         with self._database.work(writing=False) as work:
@@ -403,7 +403,7 @@ class WordTables(Index):
         self._is_closed = False
         self.renew()
         renew_in_child(self)
-        if self._read(database.is_set_up, ()):
+        if database.run(database.is_set_up):
             return
         with database.work() as work:
             if not work.run(database.is_set_up, ()):  # else another process was faster
@@ -444,7 +444,7 @@ class WordTables(Index):
         """False if the time was over."""
         noted = f"SELECT 1 FROM arbiter_unread WHERE prefix IN ({_marks(prefixes)}) LIMIT 1"
         while not self._is_closed:
-            if not self._read(noted, prefixes):
+            if not self._database.run(noted, *prefixes):
                 return True
             if end is not None and monotonic() > end:
                 return False
@@ -484,11 +484,12 @@ class MemoryIndex(Index):
 
     def held(self, ns: Namespace) -> list[str]:
         """The keys of the records of a namespace."""
-        rows = self._read("SELECT key FROM arbiter_records WHERE prefix = ?", (clean_text(".".join(ns)),))
+        statement = "SELECT key FROM arbiter_records WHERE prefix = ?"
+        rows = self._database.run(statement, clean_text(".".join(ns)))
         return [key for (key,) in rows]
 
     def size(self) -> int:
-        return int(self._read("SELECT count(*) FROM arbiter_records", ())[0][0])
+        return int(self._database.run("SELECT count(*) FROM arbiter_records")[0][0])
 
 
 class _Alone:
