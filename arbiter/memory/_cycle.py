@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.config import get_config
 from langgraph.store.base import BaseStore
 
 from arbiter._threads.deadlines import LOOP
@@ -66,6 +65,7 @@ from arbiter.memory._turns import (
     Turn,
     as_messages,
     at_work,
+    config_here,
     given,
     has_structured_response,
     latest,
@@ -391,7 +391,7 @@ class EvaluationCycle(EvaluatorGroup):
         shared = self._provided.get(history)
         if shared is not None and shared[0] == recent:
             return shared[1]
-        config = _config_here()
+        config = config_here()
         runtime = runtime_of(config)
         place = place_of(config, runtime)
         store = self._store_of(runtime)
@@ -553,7 +553,7 @@ class EvaluationCycle(EvaluatorGroup):
                         continue
                     ctx.prior = dict(results)
                     if (refusal := self._refusal(evaluator, ctx)) is not None:
-                        errors[evaluator.name] = refusal[2]
+                        errors[evaluator.name] = refusal.detail
                         continue
                     status, detail = gated(await self._validate(evaluator, ctx))
                     if status is None:
@@ -672,11 +672,11 @@ class EvaluationCycle(EvaluatorGroup):
             if (refusal := self._refusal(evaluator, ctx)) is None:
                 asked.append(evaluator)
             else:
-                trace[evaluator.name] = EvaluatorTrace(evaluator.name, "gate", *refusal)
-                if (cause := _CAUSES.get(refusal[2]) or misplaced(ctx.state, self.messages_key)) is not None:
-                    idle.setdefault(NO_CYCLE if isinstance(self, _DefaultCycle) else cause, []).append(
-                        evaluator.name
-                    )
+                trace[evaluator.name] = refusal
+                cause = _CAUSES.get(refusal.detail) or misplaced(ctx.state, self.messages_key)
+                if cause is not None:
+                    cause = NO_CYCLE if isinstance(self, _DefaultCycle) else cause
+                    idle.setdefault(cause, []).append(evaluator.name)
         for cause, names in idle.items():
             self._reports.missing("evaluator", names, cause)
         answers = await asyncio.gather(*(self._validate(each, _seen_by(each, ctx)) for each in asked))
@@ -698,19 +698,20 @@ class EvaluationCycle(EvaluatorGroup):
         elif status == "validate_error" and not isinstance(answer.error, UnusableAnswerError):
             self._reports.failed([name], f"{detail} in validate", answer.error)
 
-    def _refusal(self, evaluator: NodeEvaluator, ctx: EvalContext) -> tuple[str, float, str] | None:
-        """The status, time and detail of a trace if an evaluator is refused before `validate`, else None."""
+    def _refusal(self, evaluator: NodeEvaluator, ctx: EvalContext) -> EvaluatorTrace | None:
+        """The trace of an evaluator that is refused before `validate`; None for any other."""
         if not isinstance(evaluator, CognitiveEvaluator):
             return None
+        refused = partial(EvaluatorTrace, evaluator.name, "gate", "filtered", 0.0)
         if evaluator.needs_messages and self.messages_key not in ctx.state:
-            return "filtered", 0.0, f"the state has no {self.messages_key!r}"
+            return refused(f"the state has no {self.messages_key!r}")
         if not (ctx.did_respond or evaluator.always_run):
-            return "no_response", 0.0, ""
+            return EvaluatorTrace(evaluator.name, "gate", "no_response")
         if evaluator.needs_store and ctx.store is None:
-            return "filtered", 0.0, _NO_STORE
+            return refused(_NO_STORE)
         has_model = ctx.model is not None or getattr(evaluator, "model", None) is not None
         if evaluator.needs_model and not has_model and not evaluator.does_without_model(ctx):
-            return "filtered", 0.0, _NO_MODEL
+            return refused(_NO_MODEL)
         return None
 
     async def _validate(self, evaluator: NodeEvaluator, ctx: EvalContext) -> Called:
@@ -789,7 +790,7 @@ class EvaluationCycle(EvaluatorGroup):
             context=None if runtime is None else runtime.context,
             config=config or {},
             clock=self.clock,
-            emit=silent if runtime is None else _carefully(runtime.stream_writer),
+            emit=silent if runtime is None else partial(_emit, runtime.stream_writer),
             run_key=run_key,
             checkpoint_id=place.checkpoint_id if run.saved else None,
             ended_at=turn.ended_at,
@@ -979,20 +980,9 @@ def _tolerated(problem: str) -> Generator[None]:
         _log.warning("%s: %s", problem, type(exc).__name__)
 
 
-def _config_here() -> RunnableConfig | None:
+def _emit(write: Callable[[Any], None], chunk: Any) -> None:
+    """Write to a stream, which may be closed when a late handler does so."""
     try:
-        return get_config()
-    except RuntimeError:  # outside of a graph
-        return None
-
-
-def _carefully(write: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Wrap `write` so that it never raises: the stream may be closed when a late handler writes to it."""
-
-    def emit(chunk: Any) -> None:
-        try:
-            write(chunk)
-        except Exception as exc:
-            _log.debug("the stream is closed: %s", type(exc).__name__)
-
-    return emit
+        write(chunk)
+    except Exception as exc:
+        _log.debug("the stream is closed: %s", type(exc).__name__)

@@ -24,6 +24,7 @@ from langchain_core.messages import (
 )
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import AnyValue, BinaryOperatorAggregate, EphemeralValue, LastValue, UntrackedValue
+from langgraph.config import get_config
 from langgraph.func import entrypoint
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime, get_runtime
@@ -49,6 +50,14 @@ def at_work(config: RunnableConfig | None, room_id: str) -> Generator[None]:
     """The surroundings of work in that room, such as that of evaluators that follow a node."""
     with ambient(config), during(AT_WORK, room_id):
         yield
+
+
+def config_here() -> RunnableConfig | None:
+    """The config of the node that is running; None outside of a graph."""
+    try:
+        return get_config()
+    except RuntimeError:
+        return None
 
 
 def runtime_of(config: RunnableConfig | None) -> Runtime[Any] | None:

@@ -12,7 +12,6 @@ from typing import Any, Protocol, cast
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph.config import get_config
 from langgraph.constants import CONFIG_KEY_CHECKPOINTER
 
 from arbiter._threads.deadlines import LOOP, awaited, within
@@ -30,6 +29,7 @@ from arbiter.memory._outcomes import outcome
 from arbiter.memory._secrets import redacted
 from arbiter.memory._telling import NO_CYCLE, NO_STORE, Told
 from arbiter.memory._tombstones import Tombstones
+from arbiter.memory._turns import config_here
 from arbiter.memory.providers._composing import (
     MAX_CHARS,
     ComposedContext,
@@ -339,10 +339,7 @@ async def acompose_context(
 
 def _named() -> Sequence[str]:
     """The names of dynamic providers that this run asks for."""
-    try:
-        named: Any = (get_config().get("configurable") or {}).get(ASKED_FOR)
-    except RuntimeError:  # outside of a graph
-        return ()
+    named: Any = ((config_here() or {}).get("configurable") or {}).get(ASKED_FOR)
     return (named,) if isinstance(named, str) else tuple(named or ())
 
 
