@@ -7,6 +7,7 @@ from typing import Any, overload
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
+from arbiter._values.kinds import is_list, is_listing
 from arbiter._values.states import ROOT, FrozenList, Whole, freeze
 from arbiter.memory._secrets import redacted
 from arbiter.redaction._texts import MOST_CHARACTERS
@@ -86,8 +87,7 @@ def raw(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def holds_messages(value: object) -> bool:
     """True for a list that ends with a message."""
-    parts: Any = value
-    return isinstance(value, list) and bool(parts) and isinstance(parts[-1], BaseMessage)
+    return is_list(value) and bool(value) and isinstance(value[-1], BaseMessage)
 
 
 def misplaced(state: Mapping[str, Any], key: str) -> str | None:
@@ -106,13 +106,12 @@ def list_of(value: Mapping[str, Any], key: str) -> list[Any]:
     found: Any = value.get(key)
     if found is None:
         return []
-    return [*found] if isinstance(found, list) or _is_several(found) else [found]
+    return [*found] if is_listing(found) and not _is_one(found) else [found]
 
 
-def _is_several(found: Any) -> bool:
-    """True for a tuple of messages, False for one message written as a pair of texts: ("ai", "hello")."""
-    parts: Any = found
-    return isinstance(found, tuple) and not (len(parts) == 2 and all(isinstance(part, str) for part in parts))
+def _is_one(found: list[Any] | tuple[Any, ...]) -> bool:
+    """True for one message written as a pair of texts: ("ai", "hello")."""
+    return isinstance(found, tuple) and len(found) == 2 and all(isinstance(part, str) for part in found)
 
 
 # What memory works with ---------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from datetime import datetime
 from itertools import count
 from typing import Any
 
+from arbiter._values.kinds import is_list, is_listing, is_mapping
+from arbiter._values.parameters import is_several
 from arbiter.errors import ParameterError, nearest
 from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._notes import KEYS, Related, Traces, read_key
@@ -96,22 +98,21 @@ class Import:
     # Reading
 
     def _planned(self, given: Any) -> Iterable[Planned]:
-        parts: Any = given
-        if isinstance(given, Mapping):
+        if is_mapping(given):
             if self._is_flat(given, "the export"):
-                yield from self._of_mapping(parts)
+                yield from self._of_mapping(given)
             return
-        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        if not is_several(given):
             self.mistakes.append(f"expected an export, or a list of records, got {given!r:.80}.")
             return
-        for number, part in enumerate(parts):
-            where, fields = f"records[{number}]", part
+        for number, part in enumerate(given):
+            where = f"records[{number}]"
             if not self._is_flat(part, where):
                 continue
-            if not isinstance(part, Mapping):
-                self.mistakes.append(f"{where}: expected a mapping, got {part!r:.80}.")
+            if is_mapping(part):
+                yield from self._of_mapping(part, where)
             else:
-                yield from self._of_mapping(fields, where)
+                self.mistakes.append(f"{where}: expected a mapping, got {part!r:.80}.")
 
     def _of_mapping(self, given: Mapping[str, Any], where: str = "") -> Iterable[Planned]:
         """An export if it has one of its lists, or nothing but its head; else a claim."""
@@ -169,12 +170,12 @@ class Import:
             self.mistakes.append(f"{where}agent_id: {expected}. An export belongs to one agent.")
             return
         for kind in _LISTS:
-            values: Any = given.get(kind, ())
-            if not isinstance(given.get(kind, ()), list | tuple):
+            values = given.get(kind, ())
+            if not is_listing(values):
                 self.mistakes.append(f"{where}{kind}: expected a list, got {values!r:.80}.")
                 continue
             for number, value in enumerate(values):
-                if kind == "tombstones" and isinstance(value, Mapping) and "messages" in value:
+                if kind == "tombstones" and is_mapping(value) and "messages" in value:
                     # Earlier exports have those of a thread, too, if it has the id of the entity.
                     continue
                 yield from self._of_record(kind, value, entity_id, f"{where}{kind}[{number}]")
@@ -186,11 +187,10 @@ class Import:
         return _NOBODY
 
     def _of_record(self, kind: str, value: Any, entity_id: str, where: str) -> Iterable[Planned]:
-        parts: Any = value
-        if not isinstance(value, Mapping):
-            self.mistakes.append(f"{where}: expected a mapping, got {parts!r:.80}.")
+        if not is_mapping(value):
+            self.mistakes.append(f"{where}: expected a mapping, got {value!r:.80}.")
             return
-        given: Value = {str(name): part for name, part in parts.items()}
+        given: Value = {str(name): part for name, part in value.items()}
         record: Record | None = None
         if (cls := _RECORDS.get(kind)) is not None:
             wrong = [f"{where}.{name}: {problem}." for name, problem in mistakes_in(cls, given)]
@@ -320,14 +320,14 @@ class Import:
         """The value of a record without the fields of a profile, or the names, whose messages are all forgotten;
         None if nothing is left."""
         part = {PROFILES: "fields", OwnNames.kind: OwnNames.field}.get(planned.kind, "")
-        parts: Any = planned.value.get(part)
-        left: Any = parts
-        if isinstance(left, Mapping):
+        parts = planned.value.get(part)
+        left: Any
+        if is_mapping(parts):
             buried = await self._buried(id for field in parts.values() for id in _of(field, "room_ids"))
             left = {
                 name: field for name, field in parts.items() if not _rests_on(_of(field, _SOURCES), buried)
             }
-        elif isinstance(left, list):
+        elif is_list(parts):
             _, rooms = await Traces(self.store, self.agent_id, planned.entity_id).read()
             buried = await self._buried(rooms)
             left = [name for name in parts if not _rests_on(_of(name, _SOURCES), buried)]
@@ -359,12 +359,8 @@ class Import:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    parts: Any = value
-    if isinstance(value, Mapping):
-        parts = parts.values()
-    elif not isinstance(value, list | tuple):
-        return False
-    return levels == 0 or any(_is_deeper(part, levels - 1) for part in parts)
+    parts = value.values() if is_mapping(value) else value if is_listing(value) else None
+    return parts is not None and (levels == 0 or any(_is_deeper(part, levels - 1) for part in parts))
 
 
 def _rests_on(sources: Collection[str], buried: Collection[str]) -> bool:
@@ -373,7 +369,7 @@ def _rests_on(sources: Collection[str], buried: Collection[str]) -> bool:
 
 def _of(part: Any, key: str) -> list[str]:
     """The ids under a key of a field or a name."""
-    return [*_texts_in(part.get(key))] if isinstance(part, Mapping) else []
+    return [*_texts_in(part.get(key))] if is_mapping(part) else []
 
 
 def _words_of(record: Record | None, value: Value) -> Iterable[str]:
@@ -393,13 +389,12 @@ def _words_of(record: Record | None, value: Value) -> Iterable[str]:
 
 def _texts_in(value: Any, but: Mapping[int, Collection[str]] | None = None, depth: int = 0) -> Iterable[str]:
     """The texts in a value of JSON, without those under the keys `but` of their depth."""
-    parts: Any = value
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        for key, part in parts.items():
+    elif is_mapping(value):
+        for key, part in value.items():
             if key not in (but or {}).get(depth, ()):
                 yield from _texts_in(part, but, depth + 1)
-    elif isinstance(value, list | tuple):
-        for part in parts:
+    elif is_listing(value):
+        for part in value:
             yield from _texts_in(part, but, depth + 1)

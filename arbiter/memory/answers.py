@@ -6,13 +6,14 @@ import asyncio
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeGuard, TypeVar, cast
+from typing import Any, Generic, Literal, TypeGuard, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ValidationError, ValidationInfo, WrapValidator
 
 from arbiter._values.contexts import ambient
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter.models import MAX_ANSWER, ChatModel, Reply, aask, described, extract_json, json_values, whole
 
 __all__ = ["TOLERANT", "CallBudget", "StructuredOutcome", "extract_json", "structured_call"]
@@ -180,25 +181,23 @@ class Reader(Generic[T]):
         ("arguments"), or a bare list or item put where it belongs."""
         given = self._named(candidate)
         if self._is_foreign(given):
-            parts = [self._named(part) for part in given.values() if isinstance(part, Mapping)]
+            parts = [self._named(part) for part in given.values() if is_mapping(part)]
             inner = parts if len(given) == 1 else [part for part in parts if not self._is_foreign(part)]
-            given = cast("Any", inner[0] if len(inner) == 1 else given)
-        items: Any = given
-        if isinstance(given, list):
-            if len(items) == 1 and (self.item_field is None or self._has_items(items[0])):
-                return items[0]
-            return items if self.item_field is None else {self.item_field: items}
-        if self._is_foreign(items) and self._is_item(items):
-            return {self.item_field: [items]}
-        return self._without_spare(items) if isinstance(given, Mapping) else items
+            given = inner[0] if len(inner) == 1 else given
+        if is_list(given):
+            if len(given) == 1 and (self.item_field is None or self._has_items(given[0])):
+                return given[0]
+            return given if self.item_field is None else {self.item_field: given}
+        if self._is_foreign(given) and self._is_item(given):
+            return {self.item_field: [given]}
+        return self._without_spare(given) if is_mapping(given) else given
 
     def _named(self, candidate: Any) -> Any:
         """The candidate with the keys of the schema, which models also write as in JavaScript."""
-        given = candidate
         known = {key for keys in self.keys.values() for key in keys}
-        return in_snake_case(given, known) if isinstance(candidate, Mapping) else given
+        return in_snake_case(candidate, known) if is_mapping(candidate) else candidate
 
-    def _without_spare(self, given: Any) -> dict[str, Any]:
+    def _without_spare(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The object without fields that say nothing under one name and something under another."""
         told = [names for names in self.keys.values() if any(given.get(name) for name in names)]
         spare = {name for names in told for name in names if not given.get(name)}
@@ -212,15 +211,13 @@ class Reader(Generic[T]):
 
     def _is_foreign(self, candidate: Any) -> TypeGuard[Mapping[str, Any]]:
         """True for an object that has keys, and none of the schema's."""
-        given = candidate
         known = {key for keys in self.keys.values() for key in keys}
-        return isinstance(candidate, Mapping) and bool(given) and known.isdisjoint(given)
+        return is_mapping(candidate) and bool(candidate) and known.isdisjoint(candidate)
 
     def _has_items(self, candidate: Any) -> bool:
         """True for an object that has the list of items itself."""
-        given = candidate
         names = self.keys.get(self.item_field or "", set())
-        return isinstance(candidate, Mapping) and not names.isdisjoint(given)
+        return is_mapping(candidate) and not names.isdisjoint(candidate)
 
     def _is_item(self, candidate: Any) -> bool:
         """True if `candidate` is an item of the list in the schema, and says something."""
@@ -241,7 +238,7 @@ class Reader(Generic[T]):
     def _saved(self, candidate: Any) -> tuple[T, int] | None:
         """`candidate` without its mistakes, and their number; None if they cannot be left out or nothing
         remains."""
-        if not isinstance(candidate, Mapping):
+        if not is_mapping(candidate):
             return None
         given: dict[str, Any] = {**candidate}
         without = 0
@@ -271,7 +268,7 @@ class Reader(Generic[T]):
             if key is None:
                 return 0
             numbers = wrong.setdefault(key, set())
-            if isinstance(given[key], list) and len(place) > 1 and isinstance(place[1], int):
+            if is_list(given[key]) and len(place) > 1 and isinstance(place[1], int):
                 numbers.add(place[1])
             else:
                 numbers.add(-1)  # the error concerns the field, not one item
@@ -315,13 +312,12 @@ def _without_misfits(value: Any, validate: Any, info: ValidationInfo) -> Any:
     try:
         return validate(value)
     except ValidationError as error:
-        items = value
-        if isinstance(value, Mapping):
+        if is_mapping(value):
             return validate([value])
-        if not isinstance(value, list):
+        if not is_list(value):
             raise
         wrong = {mistake["loc"][0] for mistake in error.errors() if mistake["loc"]}
-        left = validate([item for number, item in enumerate(items) if number not in wrong])
+        left = validate([item for number, item in enumerate(value) if number not in wrong])
         context: Any = info.context
         if context is not None and _DROPPED in context:
             context[_DROPPED].append(len(wrong))

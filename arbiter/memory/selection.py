@@ -14,6 +14,7 @@ from typing import Any, Literal
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, field_validator
 
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.memory._characters import composed
 from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError
@@ -190,7 +191,7 @@ class Choice(BaseModel):
     @classmethod
     def _names(cls, value: Any) -> Any:
         items = [value] if isinstance(value, str) else value
-        if not isinstance(value, str | list):
+        if not is_list(items):
             return items
         names = [name for name in map(_name_in, items) if name]
         if any(name != "" for name in items) and not names:
@@ -199,8 +200,7 @@ class Choice(BaseModel):
 
 
 def _name_in(item: Any) -> str:
-    given: Any = item
-    name: Any = given.get("name") if isinstance(item, dict) else item
+    name = item.get("name") if is_mapping(item) else item
     return name if isinstance(name, str) and name.strip(_AROUND) else ""
 
 

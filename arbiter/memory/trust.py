@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, Unpack
 from langchain_core.messages import HumanMessage
 
 from arbiter._contracts import TargetInstructions, TargetNodes
+from arbiter._values.kinds import is_list, is_listing
 from arbiter.errors import ParameterError, nearest
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, HistoryItem
@@ -143,9 +144,8 @@ class TrustProfile(Record):
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Self:
-        found = value.get("evidence")
-        pieces: Any = found  # other programs may have written anything
-        kept = tuple(readable(Evidence, pieces)) if isinstance(found, list) else ()
+        found = value.get("evidence")  # other programs may have written anything
+        kept = tuple(readable(Evidence, found)) if is_list(found) else ()
         return super(TrustProfile, cls).from_value({**value, "evidence": kept})
 
 
@@ -372,8 +372,7 @@ def _failed(verdict: Verdict) -> bool:
 def _cause(item: HistoryItem, ctx: EvalContext) -> str:
     """The speaker of the newest human message in the node's input, else the user of this turn."""
     for part in item.input_state.values():
-        messages: Any = part
-        for message in reversed(messages) if isinstance(part, list | tuple) else ():
+        for message in reversed(part) if is_listing(part) else ():
             if isinstance(message, HumanMessage):
                 [message] = marked(heard([message], ctx.speakers), ctx.strangers)
                 return ctx.speaker_of(message)

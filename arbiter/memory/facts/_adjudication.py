@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from typing import Annotated, Any, Literal, get_args
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError
 from arbiter.memory._conversation import text_of
 from arbiter.memory._records import Fact
@@ -107,12 +108,11 @@ def _number(given: Any) -> Any:
 
 def _judgements(given: Any) -> Any:
     """A list of judgements; models also map numbers to relations, or list the relations alone."""
-    items = given
-    if isinstance(given, Mapping):
-        return [items] if "relation" in items else [{"pair": at, "relation": items[at]} for at in items]
-    if isinstance(given, list):
-        return [{"relation": each} if isinstance(each, str) else each for each in items]
-    return items
+    if is_mapping(given):
+        return [given] if "relation" in given else [{"pair": at, "relation": given[at]} for at in given]
+    return (
+        [{"relation": each} if isinstance(each, str) else each for each in given] if is_list(given) else given
+    )
 
 
 class Judgement(BaseModel):
@@ -133,9 +133,8 @@ class Judgements(BaseModel):
     @classmethod
     def _by_number(cls, value: Any) -> Any:
         """Accept the relations by the numbers of their pairs, without a key around them."""
-        given: Any = value
-        is_map = isinstance(value, Mapping) and all(isinstance(_number(key), int) for key in given)
-        return {"relations": given} if is_map and given else given
+        is_map = is_mapping(value) and all(isinstance(_number(key), int) for key in value)
+        return {"relations": value} if is_map and value else value
 
 
 _ROLE = "You compare new claims with known ones, so that a memory holds each thing once and notices what has changed."

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter.memory._notes import Related, Traces
 from arbiter.memory._records import BELIEVED, KINDS, Fact, Record, Records, readable, time_of
 from arbiter.memory._tombstones import Forgettings, Tombstones
@@ -244,12 +245,11 @@ def _overtaken(fact: Fact, since: Iterable[Fact]) -> Fact:
 
 def _united(saved: Any, now: Any) -> Any:
     """The present value with the members that only the saved one has."""
-    given: Any = now
-    if isinstance(now, dict):
-        return {**dict[str, Any](saved or {}), **given}
-    if not isinstance(now, list):
-        return given
-    both: list[Any] = [*(saved or ()), *given]
+    if is_mapping(now):
+        return {**dict[str, Any](saved or {}), **now}
+    if not is_list(now):
+        return now
+    both: list[Any] = [*(saved or ()), *now]
     return [part for at, part in enumerate(both) if part not in both[:at]]
 
 

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from arbiter._values.kinds import is_list, is_listing, is_mapping
 from arbiter.memory._characters import composed
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import text_of
@@ -94,16 +95,13 @@ def _optional_text(given: Any) -> str | None:
 
 
 def _texts(given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list | tuple):
-        given = [given]
-    items: list[Any] = [*given]
+    items = given if is_listing(given) else [given]
     return tuple(text for item in items if (text := _optional_text(_id_in(item))) is not None)
 
 
 def _id_in(given: Any) -> Any:
     """The id in an object in its place, as the wishes have it."""
-    said = given
-    return said.get("id", said.get("message_id")) if isinstance(given, Mapping) else said
+    return given.get("id", given.get("message_id")) if is_mapping(given) else given
 
 
 def _sensitivity(given: Any) -> Any:
@@ -175,10 +173,9 @@ class ExtractedClaim(BaseModel):
     @classmethod
     def _in_full(cls, value: Any) -> Any:
         """Accept a sentence under another key, a claim without a type, and keys as in JavaScript."""
-        given: Any = value
-        if not isinstance(value, Mapping):
-            return given
-        given = in_snake_case(given)
+        if not is_mapping(value):
+            return value
+        given = in_snake_case(value)
         key = next((key for key in _SENTENCE if key in given), "claim")
         return {"type": None, **given, "claim": given.get(key)}
 
@@ -203,9 +200,8 @@ _IDS = ("id", "fact_id", "known_id", "record_id", "fact", "known_fact", "claim")
 
 def _an_object(given: Any) -> Any:
     """The id of a request may stand alone, or under another key."""
-    said: Any = given
-    if isinstance(given, Mapping):
-        said = in_snake_case(said)
+    if is_mapping(given):
+        said = in_snake_case(given)
         key = next((key for key in _IDS if key in said), "id")
         return {**said, "id": said.get(key)}
     return {"id": given} if isinstance(given, str | int) and not isinstance(given, bool) else given
@@ -213,17 +209,16 @@ def _an_object(given: Any) -> Any:
 
 def _a_message(given: Any) -> Any:
     """A message that takes back itself may be named by its id alone."""
-    said: Any = given
-    if not isinstance(given, Mapping):
-        return said
-    named = in_snake_case(said)
-    return {"id": named.get("message_id"), **named}
+    if not is_mapping(given):
+        return given
+    said = in_snake_case(given)
+    return {"id": said.get("message_id"), **said}
 
 
 def _listed(given: Any) -> list[Any]:
-    told = said = _told(given)
-    items = said.get("ids", said) if isinstance(told, Mapping) else said
-    return [*items] if isinstance(items, list | tuple) else [items]
+    told = _told(given)
+    items = told.get("ids", told) if is_mapping(told) else told
+    return [*items] if is_listing(items) else [items]
 
 
 def _told(given: Any) -> Any:
@@ -276,10 +271,9 @@ class GivenName(BaseModel):
 
 def _a_name(given: Any) -> Any:
     """A name alone, or without its message."""
-    said = given
     if isinstance(given, str):
         return {"name": given, "speaker": ""}
-    return {"speaker": "", **in_snake_case(said)} if isinstance(given, Mapping) else said
+    return {"speaker": "", **in_snake_case(given)} if is_mapping(given) else given
 
 
 Named = Annotated[GivenName, BeforeValidator(_a_name)]
@@ -307,10 +301,9 @@ class Remarks(BaseModel):
     @classmethod
     def _without_claims(cls, value: Any) -> Any:
         """Accept an answer that has other parts only."""
-        given = value
-        if isinstance(value, Mapping) and "claims" not in given and any(key in given for key in _OTHERS):
-            return {**given, "claims": given.get("facts", [])}
-        return given
+        if is_mapping(value) and "claims" not in value and any(key in value for key in _OTHERS):
+            return {**value, "claims": value.get("facts", [])}
+        return value
 
 
 _OTHERS = ("forget", "off_record", "forget_everything", "names", "profiles")
@@ -321,12 +314,10 @@ _CLAIMS = AliasChoices("claims", "facts")
 
 def sentences_too(given: Any) -> Any:
     """Claims, also as a list of nothing but sentences, or a word for none."""
-    items: Any = _told(given)
-    if not isinstance(items, list):
-        return items
-    listed: list[Any] = [*items]
-    are_texts = all(isinstance(each, str) for each in listed)
-    return [{"claim": each} for each in listed] if are_texts else listed
+    items = _told(given)
+    if is_list(items) and all(isinstance(each, str) for each in items):
+        return [{"claim": each} for each in items]
+    return items
 
 
 class ExtractedClaims(Remarks):

@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WrapValidator, create_model
 
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter.errors import ParameterError
 from arbiter.memory._records import Claim, Fact, Records, Visibility, time_of, with_short_ids
 from arbiter.memory.answers import TOLERANT
@@ -95,15 +96,13 @@ def _as_given(value: Any, validate: Callable[[Any], Any]) -> Any:
 
 
 def _listed(given: Any) -> list[Any]:
-    parts: Any = given
-    if isinstance(given, list):
-        return [*parts]
-    return [parts] if isinstance(given, Mapping) else []
+    if is_list(given):
+        return [*given]
+    return [given] if is_mapping(given) else []
 
 
 def _object(given: Any) -> dict[str, Any]:
-    parts: Any = given
-    return dict(parts) if isinstance(given, Mapping) else {}
+    return dict(given) if is_mapping(given) else {}
 
 
 def _by_name(given: Any, *, schemas: tuple[Schema, ...]) -> dict[str, list[Any]]:
@@ -360,10 +359,9 @@ def put_back(fields: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, A
 
 def _without(value: Any, unwanted: Callable[[Any], bool]) -> Any:
     """A value without the unwanted parts of a list; None if nothing is left."""
-    given: Any = value
-    if isinstance(value, list) and given:
-        return [part for part in given if not unwanted(part)] or None
-    return None if unwanted(given) else given
+    if is_list(value) and value:
+        return [part for part in value if not unwanted(part)] or None
+    return None if unwanted(value) else value
 
 
 def fields_of(schemas: Iterable[Schema]) -> list[str]:
@@ -464,10 +462,7 @@ def _text(value: Any) -> str:
 
 def _states(value: Any, claim: Claim | Fact) -> bool:
     """True if a claim has the words of the value, or of a part of it."""
-    given: Any = value
-    parts = [given]
-    if isinstance(value, list | dict):
-        parts = [*(given if isinstance(value, list) else given.values())]
+    parts = value if is_list(value) else [*value.values()] if is_mapping(value) else [value]
     said = words_of(f"{claim.claim} {claim.value or ''}")
     found = [words_of(_text(part)) for part in parts if not isinstance(part, bool)]
     return any(words and words <= said for words in found)

@@ -7,13 +7,14 @@ Repeated updates count once, in any order, and a second pass changes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, get_args
 
 from langchain_core.messages import BaseMessage
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, WithJsonSchema, model_validator
 
+from arbiter._values.kinds import is_mapping
 from arbiter.memory._characters import composed
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import text_of
@@ -153,10 +154,8 @@ class GoalsAnswer(BaseModel):
     @classmethod
     def _alone(cls, value: Any) -> Any:
         """Accept a single goal as a list of one."""
-        given = value
-        if isinstance(value, Mapping) and any(key in given for key in ("id", "goalId", "goal_id")):
-            return {"goals": [given]}
-        return given
+        is_one = is_mapping(value) and any(key in value for key in ("id", "goalId", "goal_id"))
+        return {"goals": [value]} if is_one else value
 
 
 # What is applied of it ----------------------------------------------------------------------------

@@ -8,13 +8,14 @@ from concurrent.futures import Future
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.constants import CONFIG_KEY_CHECKPOINTER
 
 from arbiter._threads.deadlines import LOOP, awaited, within
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter._values.states import ROOT
 from arbiter.advice import Advisor
 from arbiter.errors import ArbiterError, RegistrationError
@@ -263,9 +264,8 @@ def _context_here() -> Context:
 
 def _is_calls(sent: Any) -> bool:
     """True for the tool calls that an agent sends to a node in place of a state: they have no place for notes."""
-    parts: Any = sent
-    first: Any = parts[0] if isinstance(sent, list) and parts else None
-    return bool(isinstance(first, Mapping) and cast(Any, first).get("type") == "tool_call")
+    first = sent[0] if is_list(sent) and sent else None
+    return is_mapping(first) and bool(first.get("type") == "tool_call")
 
 
 async def _got(provider: Provider, ctx: ProviderContext) -> Any:

@@ -27,12 +27,13 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from hashlib import sha256
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langgraph.store.base import BaseStore
 
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import hold_forks, new_lock, release_forks, renew_in_child
+from arbiter._values.kinds import is_mapping
 from arbiter.memory.stores._portable import Namespace, clean_text
 from arbiter.memory.stores._words import EVERY, PAGE, Place, Posting, Written, written_of
 
@@ -537,7 +538,7 @@ def _digest(written: Written) -> str:
 
 def _written(value: Any) -> Written | None:
     known: Any = json.loads(value) if isinstance(value, str | bytes) else value
-    return written_of(cast("dict[str, Any]", known)) if isinstance(known, dict) else None
+    return written_of(known) if is_mapping(known) else None
 
 
 _INDEXES: weakref.WeakKeyDictionary[BaseStore, WordTables] = weakref.WeakKeyDictionary()
