@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import AliasChoices, AliasGenerator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from arbiter._values.kinds import is_listing
 from arbiter.memory._characters import composed
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import text_of
@@ -172,15 +173,9 @@ MAX_METADATA_TEXT = 200
 """Longest text in metadata, in characters; longer ones are left out."""
 
 
-def _texts(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,)
-    parts = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
-    return tuple(part for part in parts if isinstance(part, str))
-
-
 def _tags(value: object) -> tuple[str, ...]:
-    return normal_tags(_texts(value))
+    parts = [value] if isinstance(value, str) else value if is_listing(value) else ()
+    return normal_tags(part for part in parts if isinstance(part, str))
 
 
 def _scalars(value: object) -> dict[str, Any]:

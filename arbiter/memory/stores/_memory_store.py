@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchItem
 
+from arbiter._values.kinds import is_list
 from arbiter.memory._secrets import redacted
 from arbiter.memory._telling import cause_of
 from arbiter.memory.stores._access import access_to
@@ -241,8 +242,7 @@ class MemoryStore:
 
         def has(value: Value) -> bool:
             found: object = value.get(name)
-            given = cast("list[object]", found) if isinstance(found, list) else [found]
-            return any(each in values for each in given)
+            return any(each in values for each in (found if is_list(found) else [found]))
 
         hits = await self._access.words.linked(self.store, parts, name, values)
         return await self._read(hits, has, len(hits))

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from functools import lru_cache
 from math import sqrt
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
+from arbiter._values.kinds import is_list
 from arbiter._values.normal import anycase, casefolded, unaccented, with_latin_i
 from arbiter._values.words import HAN, UNSPACED, pairs_of
 from arbiter.memory.stores._portable import Namespace, claim_of, clean_text, digest_of
@@ -219,7 +220,7 @@ def written_of(value: Mapping[str, Any]) -> Written | None:
             words |= terms_of(given[:_MOST_OF_VALUE])
     for name in LINKS:
         found: object = value.get(name)
-        for each in cast("list[object]", found) if isinstance(found, list) else [found]:
+        for each in found if is_list(found) else [found]:
             if isinstance(each, str):
                 words[link(name, each)] = 0
     seen: object = value.get("last_seen_at")
