@@ -50,7 +50,7 @@ def resolve(name: str, entities: Sequence[Entity], aliases: Mapping[str, str] | 
     if not wanted:
         return None
     asked = name.strip()
-    known = aliases if aliases is not None else _agent_aliases(entities)
+    known = agent_aliases(entities) if aliases is None else aliases
     alias = {_folded(spoken): id for spoken, id in known.items()}.get(wanted)
     words = _words(wanted)
     steps: tuple[Callable[[Entity], bool], ...] = (
@@ -110,7 +110,8 @@ def named_in(text: str, entities: Sequence[Entity]) -> list[str]:
     return [entity.id for entity in entities if entity.id in meant]
 
 
-def _agent_aliases(entities: Iterable[Entity]) -> dict[str, str]:
+def agent_aliases(entities: Iterable[Entity]) -> Mapping[str, str]:
+    """The names that models use for the agent, if it is among the entities."""
     agent = next((entity.id for entity in entities if entity.is_agent), None)
     return {} if agent is None else dict.fromkeys(AGENT_ALIASES, agent)
 

@@ -25,7 +25,7 @@ from arbiter.memory._notes import Events, FactEvent
 from arbiter.memory._records import Record, readable
 from arbiter.memory._strangers import marked
 from arbiter.memory.stores import MemoryStore, Value, namespace
-from arbiter.verdicts import FAILED, Verdict
+from arbiter.verdicts import FAILED
 
 __all__ = ["Trust", "TrustEvaluator"]
 
@@ -340,7 +340,9 @@ class TrustEvaluator(CognitiveEvaluator):
         for item in history.denials() if isinstance(history, CausalHistory) else history.items():
             for checker, verdict in item.check_policy_results.items():
                 type = self.policy_evidence.get(checker, self.policy_evidence.get("*"))
-                if type is not None and verdict.kind == "deny" and not _failed(verdict):
+                # A checker that failed is no user's fault; see arbiter/_lifecycle/checking.py.
+                is_just = verdict.kind == "deny" and not verdict.reason.startswith(FAILED)
+                if type is not None and is_just:
                     yield f"{item.id}:{checker}", item, type
 
 
@@ -362,11 +364,6 @@ def of_events(events: Iterable[FactEvent], *, at: datetime) -> dict[str, list[Ev
                 )
                 found.setdefault(speaker, []).append(piece)
     return found
-
-
-def _failed(verdict: Verdict) -> bool:
-    """True if the checker itself failed, which is no user's fault; see arbiter/_lifecycle/checking.py."""
-    return verdict.reason.startswith(FAILED)
 
 
 def _cause(item: HistoryItem, ctx: EvalContext) -> str:

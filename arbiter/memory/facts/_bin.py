@@ -52,7 +52,9 @@ class Bin(Records):
             return value if hour[-1] in hours else {_HOURS: sorted([*hours, hour[-1]])}
 
         await self.store.aupdate(_all_hours(self.agent_id), _HOURS, noted)
-        await self.store.aput(hour, binned.id, _note(binned))
+        until = binned.until.astimezone(UTC).isoformat()
+        note = {"id": binned.id, "entity_id": binned.entity_id, "until": until}
+        await self.store.aput(hour, binned.id, note)
         await self.store.aput(self.space, binned.id, binned.to_value())
 
     async def add(
@@ -115,7 +117,8 @@ class Bin(Records):
             fact = Fact.read(value) if "claim" in value else None
             if fact is not None and has_one_value(fact):
                 if (slot := (ns, str(fact.slot))) not in held:
-                    held[slot] = await self._in_slot(*slot)
+                    entries = await self.store.alinked(_beside(ns), "slot", [slot[1]])
+                    held[slot] = readable(Fact, (entry.value for entry in entries))
                 fact = _overtaken(fact, _said_since(binned.at, held[slot]))
                 fact = replace(fact, origin={**fact.origin, _GONE: binned.at.isoformat()})
                 value = {**value, **fact.to_value()}
@@ -130,7 +133,8 @@ class Bin(Records):
         for ns, key, before in links:
             change = partial(relinked, links=before, back=back)
             await self.store.aupdate(ns, key, partial(Fact.altered, change=change))
-        await self._drop(binned)
+        await self.store.adelete(self.space, binned.id)
+        await self.store.adelete(_due(self.agent_id, binned.until), binned.id)
         return facts
 
     async def _learned_again(self, binned: Binned) -> set[tuple[Namespace, str]]:
@@ -144,10 +148,6 @@ class Bin(Records):
             known = {_said(entry.value) for entry in await self.store.alist(ns)}
             found |= {(ns, str(value["id"])) for value in values if _said(value) in known}
         return found
-
-    async def _in_slot(self, ns: Namespace, slot: str) -> list[Fact]:
-        entries = await self.store.alinked(_beside(ns), "slot", [slot])
-        return readable(Fact, (entry.value for entry in entries))
 
     async def _replace_restored(self, fact: Fact, held: Iterable[Fact], ns: Namespace) -> None:
         """Close the facts of the slot that are restored already, and that were forgotten when this one was said."""
@@ -195,10 +195,6 @@ class Bin(Records):
                 traces = Traces(self.store, self.agent_id, self.scope)
                 await traces.has_told(key, kind=ns[2], scope=str(saved.get("subject")))
         return written and "claim" in saved
-
-    async def _drop(self, binned: Binned) -> None:
-        await self.store.adelete(self.space, binned.id)
-        await self.store.adelete(_due(self.agent_id, binned.until), binned.id)
 
 
 async def empty_bins(store: MemoryStore, agent_id: str, now: datetime) -> None:
@@ -273,7 +269,3 @@ def _hours(value: Value | None) -> list[str]:
 
 def _due(agent_id: str, until: datetime) -> Namespace:
     return namespace(agent_id, "bins", until.astimezone(UTC).strftime("%Y-%m-%dT%H"))
-
-
-def _note(binned: Binned) -> Value:
-    return {"id": binned.id, "entity_id": binned.entity_id, "until": binned.until.astimezone(UTC).isoformat()}

@@ -372,14 +372,12 @@ def wrong_text(claim: Claim | Fact) -> str | None:
     """The field whose text is too long, or `claim` if it is blank; None if all are right."""
     texts: dict[str, Any] = {name: getattr(claim, name) for name in ("claim", "slot", "value")}
     for name, text in texts.items():
-        if not isinstance(text or "", str) or _is_long(text or ""):
+        if not isinstance(text or "", str) or len(text or "") > LONGEST:
+            return name
+        # NFKC makes 18 characters of one in the worst case, and no language twice as many.
+        if len(normalized("NFKC", text or "")) > 2 * LONGEST:
             return name
     return None if (texts["claim"] or "").strip() else "claim"
-
-
-def _is_long(text: str) -> bool:
-    # NFKC makes 18 characters of one in the worst case, and no language twice as many.
-    return len(text) > LONGEST or len(normalized("NFKC", text)) > 2 * LONGEST
 
 
 def _is_claim(claim: Claim) -> bool:

@@ -227,7 +227,7 @@ class Profiles(Records):
             for name, field in fields.items()
             if name in schema.model_fields
             and not self._is_old(field)
-            and (room_id is None or _is_visible(field, room_id))
+            and (room_id is None or field["visibility"] != "room" or room_id in field["room_ids"])
         }
         return _valid(schema, {}, values)[0]
 
@@ -386,10 +386,6 @@ def _fields(value: Value | None) -> dict[str, dict[str, Any]]:
         for name, field in fields.items()
         if isinstance(field, dict) and field.keys() >= _PARTS
     }
-
-
-def _is_visible(field: Mapping[str, Any], room_id: str) -> bool:
-    return field["visibility"] != "room" or room_id in field["room_ids"]
 
 
 def _valid(schema: type[P], current: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[P, set[str]]:

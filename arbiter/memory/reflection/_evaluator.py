@@ -12,7 +12,7 @@ from arbiter.memory._characters import checked_instructions
 from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError, UnusableAnswerError
 from arbiter.memory._conversation import text_of, window
 from arbiter.memory._cursors import Cursors
-from arbiter.memory._entities import AGENT_ALIASES, Entity, participants, resolve, without_label
+from arbiter.memory._entities import Entity, agent_aliases, participants, resolve, without_label
 from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
 from arbiter.memory._notes import Traces
 from arbiter.memory._records import Fact, Records, Thought, readable
@@ -217,8 +217,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
 
     def _aliases(self, entities: Sequence[Entity]) -> Mapping[str, str]:
         """The configured aliases, and the shown forms of ids that a prompt cannot show unchanged."""
-        agent = next((entity.id for entity in entities if entity.is_agent), "")
-        named = dict.fromkeys(AGENT_ALIASES, agent) if self.aliases is None else self.aliases
+        named = agent_aliases(entities) if self.aliases is None else self.aliases
         shown = shown_ids(entity.id for entity in entities)
         return {label: id for label, id in shown.items() if label != id} | dict(named)
 

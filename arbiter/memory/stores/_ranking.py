@@ -47,15 +47,12 @@ def ranked(index: Index, places: Sequence[Place], terms: Mapping[str, float], li
     Of equal ones the newer comes first.
     """
     scores = _scored(index, places, terms, limit)
-    best = nlargest(limit, ((score, record, place) for (place, record), score in scores.items()), key=_order)
+    found = ((score, record, place) for (place, record), score in scores.items())
+    best = nlargest(limit, found, key=lambda each: each[:2])
     keys = {place: index.keys(place, [r for _, r, at in best if at == place]) for place in places}
     return [
         Hit(score, place[0], keys[place][record]) for score, record, place in best if record in keys[place]
     ]
-
-
-def _order(found: tuple[float, int, Place]) -> tuple[float, int]:
-    return found[:2]
 
 
 @dataclass(slots=True)
