@@ -221,12 +221,10 @@ def _question(
 
     def stated(fact: Fact) -> str:
         """The type of a claim, and who stated it when and in which messages."""
-        parts = [f"a {fact.type} stated by {called(fact.speaker, ctx)}"]
-        parts.append(f"on {fact.last_seen_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC")
         numbers = [str(places[id]) for id in fact.source_message_ids[-_SOURCES:] if id in places]
-        if numbers:
-            parts.append(f"in message {' and '.join(numbers)}")
-        return " ".join(parts)
+        where = f" in message {' and '.join(numbers)}" if numbers else ""
+        when = f"{fact.last_seen_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+        return f"a {fact.type} stated by {called(fact.speaker, ctx)} on {when}{where}"
 
     heard = [
         f"Message {number} of {called(speaker, ctx)}:\n{quote(text_of(message)[:_LONGEST])}"

@@ -146,13 +146,9 @@ def _section(title: str, lines: Sequence[str]) -> str:
 
 
 def _participant(entity: Entity) -> str:
-    called = ", ".join(visible(name) for name in entity.names)
-    parts = [
-        label(entity.id),
-        *(["the agent"] if entity.is_agent else []),
-        *([f"called {called}"] if called else []),
-    ]
-    return "- " + ", ".join(parts)
+    agent = ", the agent" if entity.is_agent else ""
+    called = ", ".join(map(visible, entity.names))
+    return f"- {label(entity.id)}{agent}{', called ' if called else ''}{called}"
 
 
 def _fact(fact: Fact) -> str:

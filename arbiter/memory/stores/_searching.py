@@ -69,11 +69,8 @@ class WordSearch:
         return await self._asked(store, places, lambda index: ranked(index, places, terms, limit))
 
     async def newest(self, store: BaseStore, place: Place, offset: int, limit: int) -> list[Hit]:
-
-        def read(index: Index) -> list[Hit]:
-            return [Hit(0.0, place[0], key) for key in index.newest(place, offset, limit)]
-
-        return await self._asked(store, [place], read)
+        keys = await self._asked(store, [place], lambda index: index.newest(place, offset, limit))
+        return [Hit(0.0, place[0], key) for key in keys]
 
     async def linked(
         self, store: BaseStore, places: Sequence[Place], name: str, values: Sequence[str]
