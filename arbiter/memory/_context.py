@@ -200,11 +200,6 @@ class EvalContext:
         """The id of the entity that has said a message."""
         return speaker_of(message, agent_id=self.agent_id, entity_id=self.entity_id)
 
-    def _speaking(self) -> Iterable[str]:
-        """The user of the turn, and the speaker of the newest human message."""
-        said = () if self.message is None else (self.speaker_of(self.message),)
-        return dict.fromkeys((self.entity_id, *said))
-
     async def on_record(self, messages: Iterable[BaseMessage]) -> list[BaseMessage]:
         """Those of the messages that a model may see, in order: not off the record and not forgotten, nor the
         agent's answers to such messages."""
@@ -226,7 +221,8 @@ class EvalContext:
 
     async def _read_hidden(self) -> Hidden:
         found = await self.tombstones.read()
-        for entity_id in self._speaking():
+        speaker = self.entity_id if self.message is None else self.speaker_of(self.message)
+        for entity_id in dict.fromkeys((self.entity_id, speaker)):
             asked_at, pending, newest = await self.everything(entity_id).read(self.clock())
             if entity_id == self.entity_id and await self._sweep(found, asked_at):
                 found = await self.tombstones.read()

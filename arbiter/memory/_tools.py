@@ -167,12 +167,10 @@ class _Caller:
 
     def _newest(self, messages: Sequence[BaseMessage]) -> tuple[str, ...]:
         """The id of the user's newest message, if there is one."""
-        own = (m for m in reversed(messages) if isinstance(m, HumanMessage) and self._is_own(m))
-        source = next(own, None)
+        own = (None, "", self.shown.entity_id)
+        said = (m for m in reversed(messages) if isinstance(m, HumanMessage))
+        source = next((m for m in said if m.additional_kwargs.get(SPEAKER) in own), None)
         return () if source is None or source.id is None else (source.id,)
-
-    def _is_own(self, message: BaseMessage) -> bool:
-        return message.additional_kwargs.get(SPEAKER) in (None, "", self.shown.entity_id)
 
 
 def _caller(cycle: EvaluationCycle, config: RunnableConfig, state: Any) -> _Caller | None:

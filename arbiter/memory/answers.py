@@ -343,13 +343,8 @@ def as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _none_as_empty(value: Any) -> Any:
-    nothing: list[Any] = []
-    return nothing if value is None else value
-
-
 TEXT = BeforeValidator(as_text)
-LISTED = BeforeValidator(_none_as_empty)
+LISTED = BeforeValidator(lambda value: [] if value is None else value)
 """For a list in a schema, for which a model may write null."""
 TOLERANT = WrapValidator(_without_misfits)
 """For a list in a schema, `Annotated[list[Item], TOLERANT]`: wrong items are left out and counted in

@@ -214,13 +214,11 @@ class Knowledge:
     def _is_comparable(self, fact: Fact, candidate: Candidate) -> bool:
         # "Sorry, it is Bob and not Rob": a slip may be about somebody else.
         is_slip = not {*candidate.claim.corrects}.isdisjoint(fact.source_message_ids)
-        if fact.id == candidate.id or fact.state == "expired":
+        if fact.id in (candidate.id, *candidate.claim.derived_from) or fact.state == "expired":
             return False
         if not candidate.is_about(fact.subject) and not (
             is_slip and says_alone(fact, candidate.mention.speaker)
         ):
-            return False
-        if fact.id in candidate.claim.derived_from:
             return False
         mention = candidate.mention
         if candidate.scope == self.agent_id and not may_be_used(

@@ -249,9 +249,7 @@ def _objectives(
         if objective.completed and not completed and not allow_reopen:
             reasons.append("reopening")
             completed = True
-        moved.append(
-            objective if completed == objective.completed else replace(objective, completed=completed)
-        )
+        moved.append(replace(objective, completed=completed))
     for description, completed in new.items():
         if len(moved) < MAX_OBJECTIVES:
             moved.append(Objective(description=description, completed=completed))

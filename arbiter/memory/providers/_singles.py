@@ -86,8 +86,7 @@ class RelationshipsProvider(Provider):
         shown = own[: self.most]
         others = [each.target if each.source == ctx.entity_id else each.source for each in shown]
         names = await _names(ctx, others) if shown else {}
-        lines = [self._line(each, ctx.entity_id, names) for each in shown]
-        text = "\n".join(lines)
+        text = "\n".join(self._line(each, ctx.entity_id, names) for each in shown)
         return self._result(text, relationships=[_data(each) for each in shown])
 
     def _line(self, found: Relationship, entity_id: str, names: dict[str, str]) -> str:
