@@ -102,7 +102,7 @@ class _Read:
     known: Mapping[str, BaseMessage]
     fresh: dict[str, BaseMessage]
     said: Mapping[str, Collection[str]]
-    fields: Collection[str] = ()
+    fields: Collection[str]
 
     @property
     def newest(self) -> BaseMessage | None:
@@ -148,12 +148,12 @@ class WishBook:
         shown: Mapping[str, Fact],
         fresh: Sequence[BaseMessage],
         earlier: Sequence[BaseMessage],
-        claims: Iterable[Claim] = (),
-        fields: Collection[str] = (),
+        claims: Iterable[Claim],
+        fields: Collection[str],
     ) -> None:
-        """Carry out a model's answer about `fresh` messages; `shown` are the facts of its prompt by id, `earlier`
-        the other messages in it, `claims` those of the same answer, and `fields` the names of those of the user's
-        profiles."""
+        """Carry out a model's answer about `fresh` messages, with a human one among them; `shown` are the facts of its
+        prompt by id, `earlier` the other messages in it, `claims` those of the same answer, and `fields` the names of
+        those of the user's profiles."""
         read = _Read(
             facts=shown,
             known=_humans((*earlier, *fresh)),
@@ -162,9 +162,9 @@ class WishBook:
             fields=fields,
         )
         asked = self._checked(wishes, read)
-        newest = next((m for m in reversed(fresh) if isinstance(m, HumanMessage)), None)
+        newest = next(m for m in reversed(fresh) if isinstance(m, HumanMessage))
         decision = wishes.forget_everything
-        speaker = "" if newest is None else self.ctx.speaker_of(newest)
+        speaker = self.ctx.speaker_of(newest)
         few = 1 if decision else _ALL
         if self._is_all(asked.get(speaker), shown, speaker, few):
             del asked[speaker]
@@ -174,8 +174,7 @@ class WishBook:
             self.carried.unsaid |= what.claims
             await self._forget(speaker, what)
             self.carried.asking |= dict.fromkeys(what.asking - what.messages)
-        if newest is not None:
-            await self._decide_everything(decision, newest)
+        await self._decide_everything(decision, newest)
         if self.carried.gone or asked or self.carried.everything:
             await self.ctx.hidden(anew=True)
 
