@@ -217,7 +217,7 @@ def _a_message(given: Any) -> Any:
 
 def _listed(given: Any) -> list[Any]:
     told = _told(given)
-    items = told.get("ids", told) if is_mapping(told) else told
+    items = _told(told.get("ids", told)) if is_mapping(told) else told
     return [*items] if is_listing(items) else [items]
 
 
