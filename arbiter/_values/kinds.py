@@ -7,11 +7,15 @@ from typing import Any, TypeGuard
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, Mapping)
+    return type(value) is dict or isinstance(value, Mapping)  # `isinstance` asks the class in Python
 
 
 def is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
+
+
+def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
+    return isinstance(value, tuple)
 
 
 def is_listing(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:

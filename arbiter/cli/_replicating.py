@@ -17,6 +17,7 @@ from typing import Any
 import typer
 
 from arbiter._values.files import write_whole, writing
+from arbiter._values.kinds import is_mapping
 from arbiter.cli._experiment_options import Settings
 from arbiter.cli._experimenting import FORMATS, check, exit_code, prepared, recording, with_models
 from arbiter.cli._options import check_format
@@ -28,7 +29,6 @@ from arbiter.experiments.replicating import replicated, scenarios_named
 from arbiter.experiments.results import load_result
 from arbiter.experiments.runner import FOLDER
 from arbiter.harness import Limits
-from arbiter.harness.canonical import is_mapping
 from arbiter.harness.identity import Identity
 from arbiter.harness.journal import Written
 from arbiter.harness.runs import Run

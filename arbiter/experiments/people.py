@@ -16,9 +16,9 @@ import yaml
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from pydantic import BaseModel, Field, StringConstraints
 
+from arbiter._values.kinds import is_mapping
 from arbiter.experiments.profiles import AXES, BIG_FIVE, OPINIONS, Dimension, Profile
 from arbiter.experiments.sampling import Sample
-from arbiter.harness.canonical import is_mapping
 from arbiter.personas import Persona
 
 _Text = Annotated[str, Field(min_length=1, max_length=2_000)]

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from arbiter._values.files import write_whole, writing
+from arbiter._values.kinds import is_mapping
 from arbiter.errors import ConfigurationError
 from arbiter.experiments.arms import Corrections
 from arbiter.experiments.scenarios import is_of_agents
-from arbiter.harness.canonical import digest, is_mapping
+from arbiter.harness.canonical import digest
 
 PRIMARY = "sign_flip"
 """The test that decides: the exact two-sided sign-flip test over pairs of environments."""

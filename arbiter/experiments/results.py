@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from arbiter._values.files import write_whole, writing
+from arbiter._values.kinds import is_mapping
 from arbiter.errors import ConfigurationError
 from arbiter.experiments.arms import Exposure
 from arbiter.experiments.comparing import MetricComparison, compared
 from arbiter.experiments.plans import ExperimentPlan
 from arbiter.experiments.scenarios import is_of_agents
 from arbiter.harness.calibration import Calibration
-from arbiter.harness.canonical import is_mapping
 from arbiter.harness.journal import reading
 from arbiter.harness.reports.report import Report, load_report
 from arbiter.harness.results import CaseResult

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, get_args
 from uuid import uuid4
 
+from arbiter._values.kinds import is_mapping
 from arbiter._values.states import is_whole
 from arbiter._values.versions import hash_of
 from arbiter.errors import ArbiterWarning, ConfigurationError
@@ -30,7 +31,6 @@ from arbiter.experiments.results import METADATA, ExperimentResult
 from arbiter.experiments.scenarios import Scenario, checked_metrics, scenario_of
 from arbiter.experiments.world import ROLE, TURN, Order, Setting, World
 from arbiter.harness import Case, Limits, Suite
-from arbiter.harness.canonical import is_mapping
 from arbiter.harness.cases import MAX_CASES
 from arbiter.harness.judging import family_of, judge_settings
 from arbiter.harness.limits import Limiters, innermost, limited, provider_and_name

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
+from arbiter._values.kinds import is_list, is_tuple
 from arbiter._values.states import is_number, is_whole
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.experiments.arms import Corrections
 from arbiter.experiments.table1 import LABELS
-from arbiter.harness.canonical import is_list, is_tuple
 from arbiter.personas import GateConfig, variety
 from arbiter.personas._scorers import Method
 

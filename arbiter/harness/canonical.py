@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeGuard, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from pydantic_core import to_json
 
 from arbiter._values.copies import jsonable
+from arbiter._values.kinds import is_list, is_mapping, is_tuple
 
 T = TypeVar("T")
 _AT_ONCE = 100
@@ -65,15 +66,3 @@ def only_text(value: Any) -> str:
     """The only text of a mapping; else as `text_of`."""
     parts: Any = list(value.values()) if is_mapping(value) else ()
     return text_of(parts[0] if len(parts) == 1 and isinstance(parts[0], str) else value)
-
-
-def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    return type(value) is dict or isinstance(value, Mapping)  # `isinstance` asks the class in Python
-
-
-def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
-    return isinstance(value, tuple)
-
-
-def is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)

@@ -21,8 +21,8 @@ from arbiter._constitution.documents import (
     path_of,
     read_document,
 )
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter.errors import ConfigurationError, PackError, PackMistake, nearest
-from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.cases import MAX_DEPTH, Case, Expect, same_cases
 from arbiter.harness.expectations import Expectations
 

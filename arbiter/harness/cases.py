@@ -13,9 +13,10 @@ from pydantic import Field, ValidationError
 
 from arbiter._constitution.documents import PackModel, explain, path_of
 from arbiter._values.copies import jsonable
+from arbiter._values.kinds import is_mapping
 from arbiter._values.states import is_whole
 from arbiter.errors import ConfigurationError, nearest
-from arbiter.harness.canonical import canonical, digest, is_mapping, plain_copy
+from arbiter.harness.canonical import canonical, digest, plain_copy
 
 _ID = re.compile(r"[\w.:-]{1,200}")
 MAX_INPUT = 1_000_000

@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from arbiter._constitution.documents import PackModel
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter._values.versions import Version, hash_of
 from arbiter.errors import ConfigurationError
-from arbiter.harness.canonical import is_list, is_mapping, only_text
+from arbiter.harness.canonical import only_text
 from arbiter.harness.results import CaseRun
 from arbiter.harness.rows import mean_of
 from arbiter.harness.scores import COUNT, NINE, Scale, Score

@@ -31,11 +31,11 @@ from arbiter._constitution.kinds import AsMapping
 from arbiter._constitution.loading import load_evaluators, prefixes_of
 from arbiter._constitution.schema import json_schema as pack_schema
 from arbiter._objects import load_object, model_named
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter.errors import ArbiterError, ConfigurationError, PackError, PackMistake, nearest
 from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.agents import Agent, Agents, mistakes_in_times
 from arbiter.harness.cache import CacheMode
-from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.case_files import (
     BOUNDS,
     CaseEntry,

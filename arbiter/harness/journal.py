@@ -29,8 +29,9 @@ from typing import IO, Any
 from pydantic import TypeAdapter
 
 from arbiter._values.files import write_whole
+from arbiter._values.kinds import is_mapping
 from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, PackError, describe, nearest
-from arbiter.harness.canonical import canonical, compact, is_mapping, listed
+from arbiter.harness.canonical import canonical, compact, listed
 from arbiter.harness.cases import Case
 from arbiter.harness.recordings import Asked
 from arbiter.harness.results import CUT, CaseResult, CaseRun

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from arbiter._lifecycle.evaluations import EvaluatorQueue
+from arbiter._values.kinds import is_mapping
 from arbiter._values.versions import hash_of
 from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.cache import Answers
-from arbiter.harness.canonical import is_mapping
 from arbiter.harness.identity import JudgeIdentity
 from arbiter.harness.limits import Limiters, Limits, innermost, limited, provider_and_name
 from arbiter.harness.recordings import Asked, Place, Recording

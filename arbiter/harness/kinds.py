@@ -9,10 +9,10 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from arbiter._constitution.documents import PackModel, explain
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter._values.versions import hash_of, version_from
 from arbiter.errors import ConfigurationError, ParameterError, nearest
 from arbiter.evaluators import JudgeEvaluator
-from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.cases import Order
 from arbiter.harness.dimensions import DIMENSIONS, DimensionScorer, RowName
 from arbiter.harness.expectations import Check, condition, contains, equals, fits_schema, matches, ran

@@ -19,8 +19,8 @@ from weakref import finalize
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter.errors import ConfigurationError, PackError, PackMistake
-from arbiter.harness.canonical import is_list, is_mapping
 
 if TYPE_CHECKING:
     from arbiter.ledger import Ledger

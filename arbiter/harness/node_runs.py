@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
 
 from arbiter._values.copies import Exporter
-from arbiter.harness.canonical import is_list
+from arbiter._values.kinds import is_list
 from arbiter.harness.trajectories import Visits
 from arbiter.history._items import History
 from arbiter.history._record import Record

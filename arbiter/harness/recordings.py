@@ -28,10 +28,11 @@ from typing import Any, Literal, get_args
 from weakref import finalize
 
 from arbiter._values.files import write_whole, writing
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter._values.states import is_whole
 from arbiter._values.versions import hash_of
 from arbiter.errors import ArbiterWarning
-from arbiter.harness.canonical import canonical, is_list, is_mapping
+from arbiter.harness.canonical import canonical
 from arbiter.harness.identity import changes_between
 from arbiter.harness.results import Status
 from arbiter.harness.writing import locked, why_unwritable

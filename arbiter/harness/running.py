@@ -16,9 +16,9 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from arbiter._values.contexts import during
 from arbiter._values.copies import jsonable
+from arbiter._values.kinds import is_mapping
 from arbiter.errors import ConfigurationError, PolicyViolationError, describe
 from arbiter.evaluation import NodeEvaluator
-from arbiter.harness.canonical import is_mapping
 from arbiter.harness.cases import Case
 from arbiter.harness.expectations import Expectations, ended_as_expected
 from arbiter.harness.identity import of_row

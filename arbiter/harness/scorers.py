@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from arbiter._contracts import Contract
+from arbiter._values.kinds import is_mapping
 from arbiter._values.versions import version_of
 from arbiter.errors import ConfigurationError
-from arbiter.harness.canonical import is_mapping
 from arbiter.harness.judging import Judging
 from arbiter.harness.results import CaseRun
 from arbiter.harness.scores import SHARE, Scale

@@ -19,8 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
+from arbiter._values.kinds import is_list, is_mapping, is_tuple
 from arbiter.errors import EvaluationError, describe, with_article
-from arbiter.harness.canonical import canonical, is_list, is_mapping, is_tuple
+from arbiter.harness.canonical import canonical
 from arbiter.verdicts import Outcome, is_numeric
 
 Scale = tuple[float, float]

@@ -32,6 +32,7 @@ from arbiter._contracts import Contract
 from arbiter._lifecycle.evaluations import EvaluatorQueue
 from arbiter._objects import ensure_sync, import_from_here, load_graph, load_object
 from arbiter._threads.forks import new_lock
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter._values.versions import version_of
 from arbiter._weaving.govern import has_async_nodes
 from arbiter._weaving.graph import facts_channel_of
@@ -39,7 +40,7 @@ from arbiter._weaving.pausing import pausing_saver
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.errors import ArbiterWarning, ConfigurationError, nearest
 from arbiter.evaluation import NodeEvaluator
-from arbiter.harness.canonical import is_list, is_mapping, plain_copy
+from arbiter.harness.canonical import plain_copy
 from arbiter.harness.cases import Case
 from arbiter.harness.identity import file_hash, file_hashes
 from arbiter.harness.judging import judge_settings

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter.errors import ConfigurationError, nearest
-from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.cases import Order
 from arbiter.history._items import History
 from arbiter.history._record import Record

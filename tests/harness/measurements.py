@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from arbiter._values.kinds import is_mapping
 from arbiter.harness import Baseline, Comparison, GateSettings, Identity, Measurement, RegressionGate, Row
-from arbiter.harness.canonical import is_mapping
 from arbiter.harness.usage import Spent, Usage
 
 TEN = (0.0, 9.0)

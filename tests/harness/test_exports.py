@@ -16,11 +16,11 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
 from arbiter import ArbiterOS, EvaluationResult, History, NodeEvaluator, PolicyChecker, PolicyRouter, Verdict
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter.advice import CorrectionGate
 from arbiter.cli import main
 from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.harness import Case, CaseRun, Limits, Score, Suite
-from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.exports import FORMATS, ExportOptions, Rewards, export_run
 from arbiter.harness.exports.forms import part_of
 from arbiter.harness.journal import run_folder

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from arbiter._values.files import write_whole, writing
-from arbiter.harness.canonical import is_list, is_mapping
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter.harness.exports.forms import MESSAGES
 
 _MESSAGE = {"role": "string", "content": "string"}

@@ -7,7 +7,8 @@ from typing import Any
 
 from langchain_core.messages import convert_to_messages, convert_to_openai_messages
 
-from arbiter.harness.canonical import is_list, is_mapping, only_text
+from arbiter._values.kinds import is_list, is_mapping
+from arbiter.harness.canonical import only_text
 
 Message = dict[str, Any]
 

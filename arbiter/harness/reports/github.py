@@ -15,8 +15,8 @@ from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from arbiter._values.kinds import is_list, is_mapping
 from arbiter.errors import ConfigurationError, describe
-from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.comparisons import decimals
 from arbiter.harness.reports import markdown
 from arbiter.harness.reports.markdown import escaped, table_row
