@@ -207,6 +207,21 @@ async def test_a_slip_is_corrected_however_the_model_names_its_message(named: An
     assert (await chat.fact("User is 34")).state == "corrected"
 
 
+async def test_a_slip_is_corrected_if_the_model_names_the_known_fact() -> None:
+    def shape(answer: Answer) -> Answer:
+        slip = {"corrects": [known[0].id]} if known else {}
+        return {"claims": [{**claim, **slip} for claim in answer["claims"]]}
+
+    chat = Sloppy(
+        ("I'm 34", says("User is 34")), ("oops", says("User is 43")), compare="contradicts", shape=shape
+    )
+    known = await chat.facts()
+    await talk(chat, "I'm 34")
+    known = await chat.facts()
+    await chat.say("oops, 43", id="m1")
+    assert (await chat.fact("User is 34")).state == "corrected"
+
+
 async def test_a_source_may_be_an_object() -> None:
     chat = Sloppy(("cat", says(CAT)), shape=each(source_message_ids=[{"id": "m0"}]), conversation_length=6)
     await talk(chat, "I have a cat", "Hello?")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Literal, Unpack, cast
@@ -242,7 +242,7 @@ class FactEvaluator(CognitiveEvaluator):
             raise UnusableAnswerError(outcome.calls, outcome.error, skipped=skipped)
         ids = {fact.id for fact in told}
         shown = {fact.id: fact for fact in (*known, *told)}
-        found = (identified(claim, shown) for claim in _claims_in(outcome.value, ctx, fresh, earlier))
+        found = (identified(claim, shown) for claim in _claims_in(outcome.value, ctx, fresh, earlier, shown))
         claims = [replace(claim, already_known=False) if claim.known_id in ids else claim for claim in found]
         try:
             commanded = len(wishes.carried.gone)
@@ -436,7 +436,7 @@ class FactEvaluator(CognitiveEvaluator):
         # messages say.
         speakers = {ctx.speaker_of(message) for message in fresh if isinstance(message, HumanMessage)}
         more = await self._known(ctx, fresh, [*speakers])
-        told = _as_facts(_claims_in(outcome.value, ctx, fresh, earlier), fresh, ctx)
+        told = _as_facts(_claims_in(outcome.value, ctx, fresh, earlier, shown), fresh, ctx)
         if len(more) == len(known) and not told:
             return known, [], outcome
         again = await self._extracted(ctx, more, earlier, fresh, told)
@@ -501,9 +501,10 @@ def _claims_in(
     ctx: EvalContext,
     fresh: Sequence[BaseMessage],
     earlier: Sequence[BaseMessage],
+    known: Mapping[str, Fact],
 ) -> list[Claim]:
     found = (claim.as_claim(ctx.clock().tzinfo) for claim in answer.claims)
-    sourced = (_sourced(claim, fresh, earlier, guess=not ctx.strangers) for claim in found)
+    sourced = (_sourced(claim, fresh, earlier, known, guess=not ctx.strangers) for claim in found)
     return [claim for claim in sourced if claim is not None]
 
 
@@ -535,16 +536,27 @@ def _as_facts(claims: Iterable[Claim], fresh: Sequence[BaseMessage], ctx: EvalCo
 
 
 def _sourced(
-    claim: Claim, fresh: Sequence[BaseMessage], earlier: Sequence[BaseMessage], *, guess: bool
+    claim: Claim,
+    fresh: Sequence[BaseMessage],
+    earlier: Sequence[BaseMessage],
+    known: Mapping[str, Fact],
+    *,
+    guess: bool,
 ) -> Claim | None:
     """The claim with the ids of its source messages; None if it cites earlier context only.
 
-    With `guess`, a claim that cites no known message is attributed to the newest human message.
+    With `guess`, a claim that cites no known message is attributed to the newest human message. For the messages
+    with a slip, a model may name the known fact that was learned from them.
     """
     if claim.derived_from:
         return claim
     shown = {label(message.id): message.id for message in (*earlier, *fresh) if message.id}
-    wrong = tuple(shown[id] for given in claim.corrects if (id := meant(label(given), shown)))
+    wrong: list[str] = []
+    for given in claim.corrects:
+        if id := meant(label(given), shown):
+            wrong.append(shown[id])
+        elif (fact := fact_of(given, known)) is not None:
+            wrong += fact.source_message_ids
     told = {label(message.id) for message in fresh if message.id}
     cited = [id for given in claim.source_message_ids if (id := meant(label(given), shown))]
     ids = tuple(dict.fromkeys(shown[id] for id in cited if id in told))
@@ -553,7 +565,7 @@ def _sourced(
             return None
         humans = [message.id for message in fresh if isinstance(message, HumanMessage) and message.id]
         ids = tuple(humans[-1:]) if guess else ()
-    return replace(claim, source_message_ids=ids, corrects=wrong)
+    return replace(claim, source_message_ids=ids, corrects=tuple(wrong))
 
 
 def _introduced(
