@@ -48,7 +48,8 @@ class Spent:
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Spent) -> Spent:
-        known = None if self.usd is None or other.usd is None else self.usd + other.usd
+        # Rounded, because the last digits of a sum depend on the order of the calls, which differs from run to run.
+        known = None if self.usd is None or other.usd is None else round(self.usd + other.usd, 12)
         counts = {
             name: getattr(self, name) + getattr(other, name) for name in self.__slots__ if name != "usd"
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -82,6 +83,17 @@ def test_purses_models_and_cases_are_kept_apart() -> None:
     assert [round(purse(spent, "judge", *each).usd or 0, 6) for each in several] == [1.0, 2.0, 3.0]
     assert list(spent.of("a", "b")) == ["judge", "correction"]
     assert purse(spent, "correction", "b").calls == 2
+
+
+def test_dollars_do_not_depend_on_the_order_in_which_calls_ended() -> None:
+    """Else the reports of two equal runs would differ in the last digits."""
+    found: set[float | None] = set()
+    for order in permutations((1050, 2831, 3971)):
+        spent = Usage(prices={"m": {"input": 0.25, "output": 2.0}})
+        for tokens in order:
+            spent.add("judge", "m", usage(tokens, tokens // 7), thread_id="a")
+        found.add(purse(spent, "judge", "a").usd)
+    assert len(found) == 1
 
 
 def test_unknown_is_never_zero() -> None:
