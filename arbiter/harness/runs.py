@@ -53,6 +53,8 @@ class Run:
     """True unless some cases of the suite were selected."""
     driver: Callable[[Session, Mapping[str, Any]], None] | None = None
     """Runs the cases of a session with this identity in other processes; None for this one."""
+    pressed_late: bool = False
+    """True if Ctrl-C came when the cases were done. The run ends as it would have, but no other run should begin."""
 
     def run(self) -> Report:
         """Run the cases and judge them, on threads or on an event loop of its own. Ctrl-C ends it in good order."""
@@ -74,8 +76,16 @@ class Run:
             if not (is_open and isinstance(error, KeyboardInterrupt)):
                 raise
         finally:
-            self._close()
-        return self._report()
+            # The cases are done. What is left takes moments, and without it all that they cost would be lost.
+            with handling(signal.SIGINT, self._pressed_late):
+                self._close()
+        with handling(signal.SIGINT, self._pressed_late):
+            return self._report()
+
+    def _pressed_late(self, number: int, frame: Any) -> None:
+        if self.pressed_late:  # a second time: it takes too long
+            raise KeyboardInterrupt
+        self.pressed_late = True
 
     async def arun(self) -> Report:
         """As `run`, on the running event loop."""

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from io import BytesIO, TextIOWrapper
@@ -15,6 +16,7 @@ from unittest.mock import patch
 
 import pytest
 
+from arbiter._values.files import write_whole
 from arbiter.cli import _streams
 from arbiter.cli._app import main
 from arbiter.errors import ArbiterError, ConfigurationError
@@ -609,6 +611,20 @@ def test_the_suites_that_an_interrupted_command_has_not_run_are_in_the_command_t
     resume, then = said.err.strip().partition("Go on: ")[2].split("; ")
     assert (said.code, "--resume" in resume) == (130, True)
     assert then == "arbiter eval run suites/quarters.yaml suites/thirds.yaml --repeats 2"
+
+
+def test_ctrl_c_while_a_report_is_written_keeps_the_next_suite_from_starting(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        write_whole(*given)
+
+    (files / "suites/thirds.yaml").write_text(SUITE.replace("suite: parity", "suite: thirds"))
+    monkeypatch.setattr("arbiter.harness.runs.write_whole", interrupted)
+    said = Said("run")
+    assert (said.code, "parity" in said.out, "thirds" in said.out) == (130, True, False)
+    assert said.err.strip().endswith("Go on: arbiter eval run suites/thirds.yaml")
 
 
 @pytest.mark.parametrize("cache", ["off", "all"])

@@ -676,6 +676,26 @@ def test_ctrl_c_before_the_first_case_leaves_a_report(
     assert sorted(calls) == list(range(5))
 
 
+@pytest.mark.parametrize("target", [answer, aanswer])
+@pytest.mark.parametrize("moment", ["Run._close", "Run._report", "write_whole"])
+def test_ctrl_c_after_the_last_case_leaves_a_report(
+    target: Any, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paid judgements are not lost at the last moment, with or without files."""
+    inner = operator.attrgetter(moment)(runs)
+
+    def interrupted(*given: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return inner(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"arbiter.harness.runs.{moment}", interrupted)
+        report = SUITE.run(target)
+    assert (len(report.results), report.stopped) == (5, None)
+    assert (run_folder("last") / "report.json").exists()
+    assert load_report(run_folder("last")).stopped is None
+
+
 def test_a_folder_without_a_head_is_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is killed while it makes a journal leaves nothing that could be listed or resumed."""
 
