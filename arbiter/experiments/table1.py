@@ -396,8 +396,9 @@ def _row_data(row: Table1Row) -> dict[str, Any]:
         "p": row.test.p,
         "interval": list(row.test.interval),
         "d": plain(row.d),
-        "paired": found
-        and {
+        "paired": None
+        if found is None
+        else {
             "difference": found.test.mean,
             "interval": list(found.test.interval),
             "p": found.test.p,
