@@ -22,7 +22,7 @@ what looks like a secret (`strict`), numbers (`number`), numbers after "is" or a
 for one login (`once`), all words to the end of the sentence (`phrase`), at least twelve words as in a wallet's seed
 (`words`), what looks like a secret behind a name and a slash or colon (`pair`: "login: bob / Tr0ub4dor")."""
 
-_KEYED = r"(?:api|access|secret|private|auth|encryption|license|client|recovery|backup|seed)[ _-]?"
+_KEYED = r"(?:api|access|secret|private|auth|encryption|license|client|recovery|seed)[ _-]?"
 _WIRELESS = r"(?:wi-?fi|wlan|wpa2?|wep)[ _-]?"
 _PAIRED = r"(?=(?:\s{0,2}[:=]|\s(?:is|are|was))\s{0,3}[^\s/|:,;]{1,64}\s{0,2}[/|:])"
 _LOCKED = r"(?:security|door|gate|alarm|entry|safe|vault|lock|lockbox|locker|garage|keypad) "
@@ -35,6 +35,14 @@ _LOCK = (
     r"|двери|домофона|подъезда|ворот|сейфа|замка|сигнализации)s?"
 )
 """What a code is for, after the word for "code": "code for the door", "Code für die Haustür"."""
+_NO_LOCK = "".join(
+    f"(?<!{word} )"
+    for word in (
+        *("status", "error", "exit", "http", "return", "response", "result", "fault", "source", "product"),
+        *("zip", "postal", "post", "area", "country", "building"),
+    )
+)
+"""Other codes that a door, a building, or a portal has."""
 _ONCE = r"(?:verification|confirmation|authenticat(?:ion|or)|2fa|mfa|one[ -]time|login|sms) "
 _ROMANCE_ONCE = (
     r" (?:de|di) (?:verificaci[oó]n|verificação|vérification|verifica|confirmaci[oó]n|confirmação|confirmation|conferma"
@@ -50,13 +58,14 @@ _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
     ("pasw", r"ord", "plain", ""),
     ("pw", "d?", "plain", ""),
     ("p/w", "", "plain", ""),
-    ("pin", r"(?:[ -]?(?:code|number|nummer))?s?", "number", ""),
+    ("pin", r"(?:[ -]?(?:code|number|nummer)s?)?", "number", ""),
+    ("pin", "s", "number", r"(?:my|our|your|his|her|their|meine|mis|mes|mijn) "),
     ("puk", r"(?:[ -]?(?:code|number|nummer))?", "number", ""),
     ("p.i.n", r"\.?", "number", ""),
     ("cvv", "2?", "number", ""),
     ("cvc", "2?", "number", ""),
     ("code", "s?", "number", _LOCKED),
-    *((code, _LOCK, "lock", "") for code in ("code", "codice", "código", "codigo", "kod", "код")),
+    *((code, _LOCK, "lock", _NO_LOCK) for code in ("code", "codice", "código", "codigo", "kod", "код")),
     ("code", "", "once", _ONCE),
     *((code, _ROMANCE_ONCE, "once", "") for code in ("code", "codice", "código", "codigo")),
     (
@@ -65,12 +74,14 @@ _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
         "once",
         r"(?:bestätigungs|verifizierungs|sicherheits|anmelde|einmal|verificatie|bevestigings|inlog)",
     ),
-    ("tan", "", "once", r"(?:sms|m|push|photo|chip)?-?"),
+    ("tan", "", "once", r"(?:(?:sms|m|push|photo|chip)-?|(?:meine|deine|ihre|unsere|die|der) )"),
     ("kod", r" (?:weryfikacyjny|autoryzacyjny|sms)", "once", ""),
     ("код", r" (?:подтверждения|авторизации|доступа|для входа|из смс)", "once", ""),
     ("doğrulama kod", r"u\w{0,3}", "once", ""),
     ("otp", r"(?:[ -]?code)?", "once", ""),
     ("code", "s?", "plain", _KEYED),
+    ("code", "s?", "lock", "backup[ _-]?"),
+    ("key", "s?", "lock", "backup[ _-]?"),
     ("code", "", "number", r"(?:zugangs|toegangs|\w{0,8}tür|tor|garagen|alarm|tresor|safe|\w{0,6}schloss)-?"),
     ("code", " secret", "number", ""),
     ("key", "s?", "plain", _KEYED),
@@ -195,7 +206,9 @@ _ONCE_NO_BLANKS = (
     "인증 코드",
 )
 """Codes for one login, in the same scripts."""
-_ONCE_AFTER = re.compile(r"[^\n0-9!-~]{0,10}[ :]{0,3}(?P<linked>[0-9]{4,8})(?![0-9年秒분])")
+_ONCE_AFTER = re.compile(
+    r"[^\n0-9!-~]{0,10}[ :]{0,3}(?P<linked>[0-9]{4,8})(?![0-9]|[-/.][0-9]| ?[年秒分天초분])"
+)
 _AFTER_NAME = re.compile(
     r"(?:是|为|為|は|が|を|는|은|가|คือ|:|=|\s){1,4}[\"'`“「『]?(?P<linked>[!-~]{3,64})"
     r"|[^\n!-~]{0,10}[\"'`“「『:=]{0,2}(?P<strong>[!-~]{4,64})"
@@ -298,7 +311,9 @@ _LONG_WORD, _LONG_TOKEN = 11, 8
 _MIXED = re.compile(r"[^\W\d_]\d")
 _COUNTED = re.compile(r"[~<>+-]?\d[\d.,]*(?:-?[^\W\d_]{1,12}|%|°\w?)?")
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+|\w{1,10}://\S+|[\w-]+(?:\.[^\W\d_]{2,})+/?\S*")
-_NUMBER = re.compile(r"\d(?:[ -]?\d){2,11}+(?! (?:lines|zeilen|lignes|l[ií]neas|linhas|righe|regels|строк))")
+_NUMBER = re.compile(
+    r"\d(?:[ -]?\d){2,11}+(?! (?:bytes|characters|lines|zeilen|lignes|l[ií]neas|linhas|righe|regels|строк))"
+)
 _SPOKEN_DIGIT = (
     r"(?:zero|oh|one|two|three|four|five|six|seven|eight|nine|null|eins|zwei|zwo|drei|vier|fünf|sechs|sieben|acht|neun"
     r"|cero|uno|dos|tres|cuatro|cinco|seis|siete|ocho|nueve|zéro|un|deux|trois|quatre|cinq|sept|huit|neuf|due|tre"
@@ -307,7 +322,10 @@ _SPOKEN_DIGIT = (
 _SPELLED = re.compile(rf"(?:{_SPOKEN_DIGIT}[\s,-]{{1,2}}){{2,11}}{_SPOKEN_DIGIT}(?!\w)", re.IGNORECASE)
 """A number said digit by digit, as a microphone writes it."""
 _SENTENCE_END = re.compile(r"[.!?](?:\s|$)|\n")
+_COLON = re.compile(r""":[ \t]{1,4}(?!["'`]\s)\S""")
 _CLAUSE_END = re.compile(r"""["'`)]*(?:[.,;:!?)]|\s{0,4}(?:$|\n))""")
+
+_CLOSED = re.compile(rf"{_CLAUSE_END.pattern}|\s(?:for|to|on|and|but|für|und|para|y|pour|et|per|e|voor|en)\b")
 
 
 def told_in(text: str, folded: str) -> Iterator[Range]:
@@ -347,10 +365,11 @@ def _told(text: str, folded: str, name: _Name, left: Iterator[int]) -> Iterator[
         kind = name.kind
         if name.sign == "pass" and kind == "strict" and _USER.search(folded, max(0, start - 120), start):
             kind = "plain"
-        found = _after(text, match, kind) or _before(text, start, kind)
+        found = _after(text, match, kind) or _before(text, start, match.end(), kind)
         if found is None and name.sign == "pass":
             found = _alone(text, match)
-        if found is not None and match[0].endswith("s") and found[0] >= match.end():
+        is_several = match[0].endswith("s") and match[0] != "pass"
+        if found is not None and is_several and found[0] >= match.end():
             found = _and_more(text, found)
         if found is not None:
             told_until = found[1]
@@ -383,10 +402,12 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
     if kind == "once":
         code = _CODE.match(text, end)
         return None if code is None else code.span(code.lastgroup or 0)
-    if kind in ("words", "phrase") and (told := _WORDS.match(text, end)) is not None:
-        return told.span("words")
+    told = _WORDS.match(text, end) if kind in ("words", "phrase") else None
     if kind == "words":
-        return None
+        return None if told is None else told.span("words")
+    if told is not None and (told["words"][0].isdigit() or text[end : told.start("words")].strip()):
+        # A passphrase may go on after the most words of a wallet.
+        return told.start("words"), _sentence(text, told.end("words"))[1]
     link, start = "", end
     if (head := _HEAD.match(text, end)) is not None:
         link, start = head["link"] or "", head.end()
@@ -421,15 +442,15 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
         elif kind in ("number", "lock"):
             around = _AROUND + "#" if linked else _AROUND
             number = _NUMBER.match(text, piece.start() + len(word) - len(word.lstrip(around)))
-            if number is not None and (linked or fillers == 0 or kind == "number"):
+            # Without "is", a short number behind "code for the door" is that of a door.
+            if number is not None and (linked or kind == "number" or (fillers == 0 and len(number[0]) > 3)):
                 return number.span()
             if linked and (spelled := _SPELLED.match(text, piece.start())) is not None:
                 return spelled.span()
-            if linked and core in _INDEFINITE:
-                return None
-            if linked and _looks_secret(core, next_to=False):
+            if linked and not peek and _looks_secret(core, next_to=False):
                 return _range(piece)
             if linked and core in _BEFORE_SECRET:
+                peek = core in _INDEFINITE
                 continue
             if linked or word[-1] in ".!?":
                 return None
@@ -451,7 +472,7 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
             if _looks_secret(core, next_to=fillers == 0):
                 guessed = guessed or _range(piece)
             is_for = core in _FOR if fillers == 0 else is_for
-            if is_for and word[-1] == ":" and kind in ("plain", "foreign"):
+            if is_for and kind in ("plain", "foreign") and _COLON.match(text, piece.end() - 1):
                 # "Password for the zip: blue-horse"
                 linked, kind = True, "foreign"
                 continue
@@ -464,11 +485,16 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
 def _and_more(text: str, first: Range) -> Range:
     """The first of several secrets with those that follow it: "the backup codes are 1a2b-3c4d and 5e6f-7g8h"."""
     end = first[1]
+    is_number = _LETTER.search(text, *first) is None
+    goes_on = text[end - 1] in ",;"
     for piece in islice(_PIECE.finditer(text, end, end + _REACH), _MOST_PIECES):
         core = piece[0].strip(_AROUND).lower()
-        if _looks_secret(core, next_to=True) and "=" not in core:
+        if _looks_secret(core, next_to=is_number or goes_on) and "=" not in core:
             end = _range(piece)[1]
-        elif core not in _AND:
+            goes_on = piece[0][-1] in ",;"
+        elif core in _AND:
+            goes_on = True
+        else:
             break
     return first[0], end
 
@@ -551,7 +577,7 @@ def _range(piece: re.Match[str]) -> Range:
     return whole.start() + len(word) - len(word.lstrip("\"'`“„«‘(")), whole.end()
 
 
-def _before(text: str, start: int, kind: Kind) -> Range | None:
+def _before(text: str, start: int, end: int, kind: Kind) -> Range | None:
     """The secret before its name: "hunter2 is my password", "uses hunter2 as password"."""
     if kind not in ("plain", "foreign", "once"):
         return None
@@ -565,7 +591,8 @@ def _before(text: str, start: int, kind: Kind) -> Range | None:
         if words[place] != "as" and not owned:
             return None
         place -= 2 if place > 1 and words[place - 1] in _PRONOUNS else 1
-        if (quoted := _quoted_to(text, pieces[place].end(), begin)) is not None:
+        # "`bcrypt` is the password library" goes on.
+        if (quoted := _quoted_to(text, pieces[place].end(), begin)) is not None and _CLOSED.match(text, end):
             return quoted
         is_code = kind != "once" or _SIX.fullmatch(words[place]) is not None
         return _range(pieces[place]) if is_code and _looks_secret(words[place], next_to=True) else None

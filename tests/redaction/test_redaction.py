@@ -149,6 +149,10 @@ TOLD = (
     "seed phrase:\n1. legal\n2. winner\n3. thank\n4. year\n5. wave\n6. sausage\n7. worth\n8. useful\n9. legal\n"
     "10. winner\n11. thank\n12. yellow",
     "my recovery words are legal winner thank year wave sausage worth useful legal winner thank yellow",
+    "PIN codes are 4931 and 8812",
+    "Backup code: 48291034",
+    "Mi PIN es un 4821",
+    "Ihre TAN: 482913",
 )
 NOT_TOLD = (
     "Mein Passwort ist falsch.",
@@ -191,6 +195,25 @@ NOT_TOLD = (
     "The password for new staff: please ask IT",
     "My recovery took twelve weeks of words about every single thing under the bright sun there",
     "Je n'ai pas reçu le code de vérification",
+    "Connect pins 17 27 22 to ground",
+    "We sold 300 pins, 500 badges",
+    "The status code of the portal is 404",
+    "HTTP code of the portal: 500",
+    "The postal code of the building is 10115",
+    "The code for the alarm is 5000 bytes",
+    "Use the code to open door 101",
+    "The `getpass` is the password prompt",
+    "The column 'user_pw' is the password column",
+    'He said "no" as password rules demand',
+    "[sudo] password for ada: \nSorry, try again.",
+    'getpass("Password for %s on %s: " % (user, host or "here"))',
+    "My passphrase and the other things that were stored there have all been lost",
+    "The backup code is messy, we rewrote it",
+    "The backup key is stale",
+    "Tan: 2019.",
+    "Mr Tan has 650000 dollars",
+    "验证码功能上线于 2024-05-01",
+    "验证码过期时间为 3600 秒",
 )
 ORDINARY = """
 The user can log in or pass the form. Login: see page 4 / section4 of the manual. The users: Bob / Ada / Eve.
@@ -294,6 +317,19 @@ def test_what_looks_like_the_secret_is_gone(text: str) -> None:
     shown = OURS.redact(text)
     told = [word for word in bare(text).split() if any(char.isdigit() for char in word)]
     assert all(word not in shown for word in told)
+
+
+def test_a_passphrase_is_replaced_to_the_end_of_its_sentence() -> None:
+    """Also if it begins with as many words as that of a wallet has."""
+    told = "the quick brown fox jumps over the lazy dog and then eats my old Volvo"
+    assert OURS.redact(f"my passphrase is: {told}! Bye") == "my passphrase is: [secret: spoken]! Bye"
+
+
+@pytest.mark.parametrize(
+    "text", ["pass: hunter22 2024-01-01 12:00:00 ok", "passwords: hunter22 2024-05-05 ok"]
+)
+def test_what_follows_a_secret_in_a_log_stays(text: str) -> None:
+    assert OURS.redact(text) == text.replace("hunter22", "[secret: spoken]")
 
 
 @pytest.mark.parametrize("text", [*HARMLESS, *NOT_TOLD])
@@ -412,6 +448,12 @@ def test_a_card_of_each_network_is_found_in_any_surroundings(
     text = before + shown + behind
     start, end = len(before), len(before + shown)
     assert any(found[0] <= start and end <= found[1] for found in cards_in(text)), text
+
+
+@pytest.mark.parametrize("card", [card for card in _CARDS if len(card) < 19])
+def test_a_card_written_as_an_amount_is_found(card: str) -> None:
+    shown = f"{int(card):,}"
+    assert list(cards_in(f"card {shown}, thanks")) == [(5, 5 + len(shown))]
 
 
 @pytest.mark.parametrize("before", ["a card.", "It costs 20.", "version 3.0.", "0. ", "0,"])
