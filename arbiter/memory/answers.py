@@ -182,8 +182,11 @@ class Reader(Generic[T]):
         given = self._named(candidate)
         if self._is_foreign(given):
             parts = [self._named(part) for part in given.values() if is_mapping(part)]
-            inner = parts if len(given) == 1 else [part for part in parts if not self._is_foreign(part)]
-            given = inner[0] if len(inner) == 1 else given
+            if len(given) > 1:
+                # An item may have objects of its own.
+                is_item = self._is_item(given)
+                parts = [part for part in parts if part and not (is_item or self._is_foreign(part))]
+            given = parts[0] if len(parts) == 1 else given
         if is_list(given):
             if len(given) == 1 and (self.item_field is None or self._has_items(given[0])):
                 return given[0]

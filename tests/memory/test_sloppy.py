@@ -76,6 +76,8 @@ SHAPES: dict[str, Callable[[Answer], Any]] = {
     "with none for empty lists": lambda a: {**a, "forget": "none", "off_record": "None.", "names": {}},
     "a list as a text": lambda a: {"claims": json.dumps(a["claims"])},
     "as the text of a call": lambda a: {"name": "ExtractedClaims", "arguments": a, "id": {"of": "call"}},
+    "a claim with an object of its own": lambda a: {**a["claims"][0], "qualifiers": {}},
+    "beside a list that never ends": lambda a: {**a, "forget": "[" * 20_000},
     "with a type in a list": each(type=["status", "fact"]),
     "in capitals": lambda a: {"CLAIMS": [{key.upper(): part for key, part in a["claims"][0].items()}]},
     "with keys as in JavaScript": lambda a: {"claims": [_in_humps(claim) for claim in a["claims"]]},

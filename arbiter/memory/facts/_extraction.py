@@ -227,7 +227,7 @@ def _told(given: Any) -> Any:
         return []
     try:
         return json.loads(given) if isinstance(given, str) and given.lstrip()[:1] in ("[", "{") else given
-    except ValueError:
+    except (ValueError, RecursionError):
         return given
 
 
