@@ -94,6 +94,8 @@ _HELLO = "hi hello hey hallo hei hej hola salut bonjour ciao olá oi moin servus
 GREETINGS = frozenset(_HELLO.split())
 _POLITE = "please pls ok okay thanks thank you bitte danke por favor merci per favore grazie пожалуйста"
 _COURTESY = GREETINGS | frozenset(_POLITE.split())
+_GESTURES = frozenset("🙏🤫🤐🙊😊🙂😉😅🏻🏼🏽🏾🏿")
+"""Symbols that tell nothing beside a phrase; any other may be what is off the record."""
 _ADDRESSED = 3
 """Words of a greeting ("Hi Ada, ...") that may stand before a phrase."""
 
@@ -133,6 +135,8 @@ def is_bare_phrase(text: str) -> bool:
     """True if a message puts something off the record and says nothing else ("Please don't tell anyone!"): it means
     another message, the one before or the next, which is for the model to see."""
     if len(text) > _LONGEST or not off_the_record(text):
+        return False
+    if any(category(char)[0] == "S" and char not in _GESTURES for char in text):
         return False
     parts = [part for part in map(folded, _BREAK.split(text)) if part]
     return all(part in _PHRASES or _COURTESY.issuperset(part.split()) for part in parts)
@@ -215,7 +219,8 @@ def without_hidden(messages: Sequence[BaseMessage], hidden: Collection[str] = ()
 
 
 def is_on_record(messages: Sequence[BaseMessage], place: int, hidden: Collection[str] = ()) -> bool:
-    """True if `on_record` keeps the message at that place, without reading others than those that it answers."""
+    """True if `on_record` keeps the message at that place, and not as a wish, without reading others than those that it
+    answers."""
     if not counts(messages[place]) or messages[place].id in hidden:
         return False
     for at in range(place, -1, -1):

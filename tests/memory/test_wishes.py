@@ -374,6 +374,15 @@ def test_a_message_that_begins_off_the_record_reaches_no_model_embedder_store_tr
     assert "something else" in "\n".join(spy.seen)
 
 
+@pytest.mark.parametrize("symbol", ["🤰", "☪", "€"])
+def test_a_symbol_off_the_record_reaches_no_model(symbol: str) -> None:
+    """What else stands beside the phrase says nothing."""
+    talk = Talk({"hello": claims(OSLO)})
+    talk.say("hello there").say(f"Off the record: {symbol}").say("Don't tell anyone 🙏🏽")
+    assert symbol not in talk.prompts
+    assert "tell anyone 🙏🏽" in talk.prompts
+
+
 @pytest.mark.parametrize("wish", [forget("Pixel"), off_record("m1")], ids=["forget", "off the record"])
 def test_the_agents_answer_to_a_wish_is_shown_to_no_later_call(wish: Reading) -> None:
     """It may repeat what it has forgotten."""
