@@ -41,8 +41,8 @@ def memory_tools(cycle: EvaluationCycle) -> list[BaseTool]:
     if not isinstance(given, EvaluationCycle):
         raise ConfigurationError(f"memory_tools got {given!r:.80}; expected an EvaluationCycle.")
 
-    def search(config: RunnableConfig, query: str = "", state: Any = None) -> _Work:
-        return _caller(cycle, config, state), lambda caller: caller.search(query)
+    def search(config: RunnableConfig, query: str | None = None, state: Any = None) -> _Work:
+        return _caller(cycle, config, state), lambda caller: caller.search(query or "")
 
     def remember(claim: str, config: RunnableConfig, type: ClaimType = "fact", state: Any = None) -> _Work:
         return _caller(cycle, config, state), lambda caller: caller.remember(claim, type)
@@ -114,7 +114,8 @@ class _Caller:
 
     async def search(self, query: str) -> str:
         facts, who = self.memory.fact_store, [self.shown.entity_id]
-        if query.strip():
+        # Models also write null, or "*".
+        if any(map(str.isalnum, query)):
             found = await facts.search(who, query, limit=_MOST, wanted=self._may_see)
         else:
             found = await facts.latest(who, limit=_MOST, wanted=self._may_see)

@@ -102,8 +102,8 @@ def test_an_agent_remembers_finds_and_forgets(mode: str, graphs_store: bool) -> 
 
 
 @MODES
-@pytest.mark.parametrize("query", [{}, {"query": ""}, {"query": " "}])
-def test_without_a_query_the_latest_records_are_found(mode: str, query: dict[str, str]) -> None:
+@pytest.mark.parametrize("query", [{}, {"query": ""}, {"query": " "}, {"query": None}, {"query": "*"}])
+def test_without_a_query_the_latest_records_are_found(mode: str, query: dict[str, Any]) -> None:
     """A user asks what is known, and has no word for it."""
     agent = Agent(mode=mode, is_private=_is_private)
     assert agent.calls("search_memory", **query) == "Nothing is known about that."
