@@ -39,7 +39,7 @@ _NO_LOCK = "".join(
     f"(?<!{word} )"
     for word in (
         *("status", "error", "exit", "http", "return", "response", "result", "fault", "source", "product"),
-        *("zip", "postal", "post", "area", "country", "building"),
+        *("zip", "postal", "post", "area", "country"),
     )
 )
 """Other codes that a door, a building, or a portal has."""
