@@ -20,20 +20,24 @@ def digits_in(text: str) -> int:
 # Cards --------------------------------------------------------------------------------------------
 
 _RUN = re.compile(r"[0-9](?:[\s.,/_\-\u2010-\u2015]{0,3}[0-9]){12,}+")
-_ALONE = "(?<![0-9.])" + "".join(rf"(?<![0-9][\s,/_\-\u2010-\u2015]{{{n}}})" for n in (1, 2, 3))
+_ALONE = r"(?<!\.)" + "".join(rf"(?<![0-9][\s,/_\-\u2010-\u2015]{{{n}}})" for n in (1, 2, 3))
 _ENDS = r"(?![0-9.]|[\s/_\-\u2010-\u2015]{1,3}[0-9])"
 _NO_CARD = re.compile(
-    rf"""(?<![\w.])(?:0\.[0-9]{{13,}}+|[0-9]\.[0-9]++e[-+]?[0-9]|[0-9]{{1,9}}\.(?=[0-9]{{10}}))     # a decimal
-    | \b[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}\b                                     # a UUID
-    | \b(?=[0-9]*[a-f])(?:[0-9a-f]{{24}}|[0-9a-f]{{32}}|[0-9a-f]{{40}}|[0-9a-f]{{64}})\b          # a digest
-    | (?<![0-9])20[0-9]{{2}}(?:0[1-9]|1[0-2])[0-3][0-9][-_]?[0-2][0-9][0-5][0-9][0-5][0-9]       # a time
-    | (?<![0-9])20[0-9]{{2}}([-/._])[01][0-9]\1[0-3][0-9](?![0-9])                               # a date
-    | (?<![0-9])[0-3]?[0-9]([-/.])[01]?[0-9]\2(?:19|20)[0-9]{{2}}(?![0-9])
-    | (?<![0-9.])(?:[0-9]{{1,3}}\.){{3}}[0-9]{{1,3}}(?!\.?[0-9])                                  # an IP address
-    # A list; of single digits it may be a card, and with its thousands apart too.
-    | {_ALONE}(?=(?:[0-9],\s?-?){{0,9}}[0-9]{{2}})(?![0-9]{{1,3}}(?:,[0-9]{{3}}){{4,6}}(?!,?[0-9]))
-      [0-9]{{1,3}}(?:,\s?-?[0-9]{{1,3}}{_ENDS}){{3,}}
-    | {_ALONE}[0-9]{{1,3}}\.[0-9]{{1,9}}(?:,\s?-?[0-9]{{1,3}}\.[0-9]{{1,9}}{_ENDS})+
+    rf"""\b(?:
+        [0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}                                       # a UUID
+      | (?=[0-9]*[a-f])(?:[0-9a-f]{{24}}|[0-9a-f]{{32}}|[0-9a-f]{{40}}|[0-9a-f]{{64}})            # a digest
+    )\b
+    | (?<![0-9])(?=[0-9])(?:
+        (?<![\w.])(?:0\.[0-9]{{13,}}+|[0-9]\.[0-9]++e[-+]?[0-9]|[0-9]{{1,9}}\.(?=[0-9]{{10}}))    # a decimal
+      | 20[0-9]{{2}}(?:0[1-9]|1[0-2])[0-3][0-9][-_]?[0-2][0-9][0-5][0-9][0-5][0-9]                # a time
+      | 20[0-9]{{2}}([-/._])[01][0-9]\1[0-3][0-9](?![0-9])                                        # a date
+      | [0-3]?[0-9]([-/.])[01]?[0-9]\2(?:19|20)[0-9]{{2}}(?![0-9])
+      | (?<!\.)(?:[0-9]{{1,3}}\.){{3}}[0-9]{{1,3}}(?!\.?[0-9])                                    # an IP address
+        # A list; of single digits it may be a card, and with its thousands apart too.
+      | {_ALONE}(?=(?:[0-9],\s?-?){{0,9}}[0-9]{{2}})(?![0-9]{{1,3}}(?:,[0-9]{{3}}){{4,6}}(?!,?[0-9]))
+        [0-9]{{1,3}}(?:,\s?-?[0-9]{{1,3}}{_ENDS}){{3,}}
+      | {_ALONE}[0-9]{{1,3}}\.[0-9]{{1,9}}(?:,\s?-?[0-9]{{1,3}}\.[0-9]{{1,9}}{_ENDS})+
+    )
     """,
     re.VERBOSE | re.IGNORECASE,
 )
@@ -63,10 +67,13 @@ def cards_in(text: str) -> Iterator[tuple[int, int]]:
     # Most texts have no 13 digits in a row, whatever is between them, and this look takes a fraction of the time.
     if text.isascii() and b"0" * 13 not in text.encode().translate(_AS_ZEROS, _BETWEEN):
         return
-    if not _RUN.search(text):
-        return
-    plain = _NO_CARD.sub(lambda other: "x" * len(other[0]), text)
-    for run in _RUN.finditer(plain):
+    # So is the look for other numbers left out where nothing has the digits of a card.
+    if next(_runs_in(text), None) is not None:
+        yield from _runs_in(_NO_CARD.sub(lambda other: "x" * len(other[0]), text))
+
+
+def _runs_in(text: str) -> Iterator[tuple[int, int]]:
+    for run in _RUN.finditer(text):
         groups = [(match.start() + run.start(), match[0]) for match in _GROUP.finditer(run[0])]
         yield from _cards(groups)
 
