@@ -492,7 +492,7 @@ def _and_more(text: str, first: Range) -> Range:
         if _looks_secret(core, next_to=is_number or goes_on) and "=" not in core:
             end = _range(piece)[1]
             goes_on = piece[0][-1] in ",;"
-        elif core in _AND:
+        elif not core or core in _AND:
             goes_on = True
         else:
             break

@@ -150,6 +150,8 @@ TOLD = (
     "10. winner\n11. thank\n12. yellow",
     "my recovery words are legal winner thank year wave sausage worth useful legal winner thank yellow",
     "PIN codes are 4931 and 8812",
+    "my PINs: 4931, 8812",
+    "passwords: hunter22 ; swordfish9",
     "Backup code: 48291034",
     "Mi PIN es un 4821",
     "Ihre TAN: 482913",
