@@ -376,7 +376,7 @@ def test_a_message_that_begins_off_the_record_reaches_no_model_embedder_store_tr
 
 @pytest.mark.parametrize("symbol", ["🤰", "☪", "€"])
 def test_a_symbol_off_the_record_reaches_no_model(symbol: str) -> None:
-    """What else stands beside the phrase says nothing."""
+    """A gesture beside the phrase says nothing."""
     talk = Talk({"hello": claims(OSLO)})
     talk.say("hello there").say(f"Off the record: {symbol}").say("Don't tell anyone 🙏🏽")
     assert symbol not in talk.prompts
