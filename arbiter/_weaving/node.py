@@ -324,7 +324,7 @@ class NodeAttempt(NodeRun):
         for handler in getattr(callbacks, "handlers", callbacks):
             # A stream of messages gives them ids; `astream_events`, whose handler is async, does not.
             if isinstance(handler, _StreamingCallbackHandler) and not isinstance(
-                handler, AsyncCallbackHandler
+                handler, (AsyncCallbackHandler, _MutedHandler)
             ):
                 return ()
         own = cast(Mapping[str, Any], self.channel.origin.graph.channels)
@@ -715,6 +715,12 @@ _IDLE_CLOCK: Any = getattr(_retry, "_IdleProgressCallbackHandler", ())
 
 class _MutedHandler(BaseCallbackHandler, _StreamingCallbackHandler[Any]):
     """A handler that makes models stream and ignores the tokens; each token still resets an idle timeout."""
+
+    # Otherwise an async model would call it in a thread for each token.
+    run_inline = True
+
+    def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+        """Without this method LangChain makes one text of the messages, and fails at those of unknown types."""
 
     def tap_output_aiter(self, run_id: Any, output: AsyncIterator[Any]) -> AsyncIterator[Any]:
         return output

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict, cast
 import langgraph.prebuilt as prebuilt
 import pytest
 from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
@@ -554,6 +554,28 @@ def test_a_node_under_a_gate_is_not_idle_while_it_streams_or_writes() -> None:
         )
 
     assert asyncio.run(all_of_them()) == ["done"] * 9 + ["timeout"] * 2
+
+
+class Odd(BaseMessage):
+    """A message of a type that LangChain does not know."""
+
+    type: str = "odd"
+
+
+def test_a_model_under_a_gate_with_an_idle_timeout_takes_messages_of_any_type() -> None:
+    async def speaks(state: Any) -> Any:
+        return {"messages": [await SlowTokens(answers=["do", "ne"]).ainvoke([Odd(content="Say done.")])]}
+
+    builder: Any = StateGraph(Chat).add_node("speak", speaks, timeout=TimeoutPolicy(idle_timeout=60))
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", lambda history, draft, attempt: Correction.commit()))
+    app: Any = arbiter_os.govern(builder.add_edge(START, "speak").compile())
+
+    async def said() -> str:
+        parts = [part async for part in app.astream({}, stream_mode=["messages", "values"])]
+        return parts[-1][1]["messages"][-1].text
+
+    assert asyncio.run(said()) == "done"
 
 
 @MODES
