@@ -289,7 +289,7 @@ class NodeAttempt(NodeRun):
         after, past = self.channel.past.end
         checkpoints: Mapping[str, str] | None = self._conf.get(CONFIG_KEY_CHECKPOINT_MAP)
         # Elsewhere the namespace names the task around the graph.
-        is_called = not self.record.namespace or not isinstance(self.parent, NodeAttempt)
+        is_called = NS_END not in self.record.namespace or not isinstance(self.parent, NodeAttempt)
         return Position(
             after=after,
             past=past,

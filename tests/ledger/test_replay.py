@@ -278,6 +278,35 @@ def test_graphs_that_a_governed_function_calls_are_recorded_as_calls_of_their_ow
     assert [each.node for each in ledger.replay(few)] == ["act"] * (2 if place == "in a node" else 0)
 
 
+@pytest.mark.parametrize("place", ["in a function", "in Sends"])
+def test_a_graph_that_keeps_its_state_is_recorded_with_its_caller(
+    tmp_path: Path, ledger: Ledger, place: str
+) -> None:
+    """Its namespace does not name the task around it."""
+    rules = pack(tmp_path, "now", "name: many, use: at_most, times: 9, per: run, target_nodes: act")
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+    kept = arbiter_os.govern(chain(Spy("act"), checkpointer=True))
+
+    def calls(state: State) -> None:
+        kept.invoke({})
+
+    calling = arbiter_os.govern(calls)
+
+    def node(state: State) -> None:
+        if place == "in a function":
+            calling({})
+        kept.invoke({})
+
+    outer: Any = StateGraph(State).add_node("node", node)
+    outer.add_conditional_edges(START, lambda state: [Send("node", {})] * (3 if place == "in Sends" else 1))
+    arbiter_os.govern(outer.compile(checkpointer=InMemorySaver())).invoke({}, conf("t"))
+    ledger.flush(10)
+    live = [[item.node for item in step] for step in arbiter_os.history.entries]
+    assert [[item.node for item in step] for step in ledger.history("t").entries] == live
+    report = ledger.replay(rules)
+    assert (len(report), "the node run around it is not recorded" in report.unknown) == (0, False)
+
+
 class Late(PolicyChecker):
     """Answers as code that waits does, and fails where there is no amount."""
 
@@ -702,7 +731,7 @@ def test_a_graph_that_keeps_its_state_is_called_several_times_in_one_node(
 def test_node_runs_in_parallel_calls_of_a_graph_that_keeps_its_state_are_not_guessed(
     tmp_path: Path, ledger: Ledger, mode: str
 ) -> None:
-    """Nothing says which `Send` ran them."""
+    """They write into one state."""
     rules = pack(tmp_path, "now", LIMIT.format(100))
     both = Barrier(2)
 
@@ -723,12 +752,8 @@ def test_node_runs_in_parallel_calls_of_a_graph_that_keeps_its_state_are_not_gue
         run(app, {"amount": 10}, conf("t"), mode=mode)
     again = ledger.replay(rules)
     assert list(again) == []
-    # Those that ran while only one `Send` did are known. Both write into one state: a past may lack what the other has
-    # committed meanwhile.
-    assert set(again.unknown) <= {
-        "the node run around it is not recorded",
-        "its past is not recorded completely",
-    }
+    # A past may lack what the other has committed meanwhile.
+    assert set(again.unknown) <= {"its past is not recorded completely"}
 
 
 def test_a_past_is_found_again_whose_last_start_is_between_two_hundredths_of_a_second(
