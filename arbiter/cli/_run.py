@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import shlex
 import sys
 import traceback
@@ -23,6 +24,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from arbiter._lifecycle.asking import read_answer
 from arbiter._objects import load_graph
 from arbiter._values.copies import jsonable
 from arbiter._weaving.govern import has_async_nodes
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json")
 _EXPECTED = 'approve, reject, or JSON such as {"type": "edit", "input": {...}}'
+_DENIAL = re.compile(r"\b(dis|un|no|never)|n['’o]t\b", re.IGNORECASE)
+"""Finds the denials among the words that are like "approve", such as "disapprove"."""
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
@@ -69,8 +73,11 @@ def run_graph(options: RunOptions) -> int:
                 f"--resume: the thread {thread!r} waits for no answer. Name one that does with --thread, or give "
                 "--input for a new run."
             )
-        if len(state.interrupts) == 1:
-            _check_answer(given.resume, state.interrupts[0].value)
+        for asked in state.interrupts:
+            if isinstance(given.resume, dict) and asked.id in given.resume:
+                _check_answer(given.resume[asked.id], asked.value)
+            elif len(state.interrupts) == 1:
+                _check_answer(given.resume, asked.value)
     with ExitStack() as opening:
         kept = None if ledger is None else opening.enter_context(opened(ledger, create=True, sign=True))
         if kept is not None:  # last: a mistake in the configuration makes no file
@@ -137,11 +144,14 @@ def _state_of(graph: Any, config: RunnableConfig) -> StateSnapshot | None:
 
 
 def _check_answer(answer: Any, question: Any) -> None:
-    """Refuse a text that was perhaps to approve or edit: as any other, it would reject, and that is final."""
-    allowed: Any = cast(Any, question).get("allowed") if isinstance(question, dict) else None
-    if not isinstance(allowed, list) or not isinstance(answer, str) or answer in ("approve", "reject"):
+    """Refuse an answer that was perhaps to approve or edit: it would reject, and that is final."""
+    if not isinstance(question, dict) or "digest" not in question:  # a question of the node itself
         return
-    if closest(answer, map(str, cast(Any, allowed))) in ("approve", "edit"):
+    subject = "output" if question.get("type") == "escalation" else "input"
+    word: Any = cast(Any, answer).get("type") if isinstance(answer, dict) else answer
+    if not isinstance(word, str) or _DENIAL.search(word) or read_answer(answer, subject).kind != "reject":
+        return
+    if closest(word, ("approve", "edit", "reject")) in ("approve", "edit"):
         raise ConfigurationError(f"--resume is {answer!r:.60}; expected {_EXPECTED}.")
 
 

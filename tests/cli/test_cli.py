@@ -568,7 +568,17 @@ def test_an_answer_that_no_question_waits_for_begins_no_run(thread: str, project
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("answer", ["aprove", "Approve", '"approved"', "edit"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "aprove",
+        "Approve",
+        '"approved"',
+        "edit",
+        '{"type": "aprove"}',
+        '{"type": "edit", "inputs": {"amount": 5}}',
+    ],
+)
 def test_an_answer_that_was_perhaps_to_approve_leaves_the_question_open(answer: str, project: Path) -> None:
     """Any other text rejects, and a later answer cannot change that."""
     given = ("run", "team:saved", "-c", ".", "--thread", "a")
@@ -576,6 +586,30 @@ def test_an_answer_that_was_perhaps_to_approve_leaves_the_question_open(answer: 
     done = started(*given, "--resume", answer, folder=project, code=2)
     assert "expected approve, reject, or JSON" in done.stderr
     assert '"paid": 500' in started(*given, "--resume", "approve", folder=project, code=0).stdout
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize(
+    "answer", ["disapprove", "I don't approve", "no", '{"type": "reject", "message": "edit it"}']
+)
+def test_an_answer_that_denies_in_other_words_rejects(answer: str, project: Path) -> None:
+    given = ("run", "team:saved", "-c", ".", "--thread", "a")
+    started(*given, "--input", '{"amount": 500}', folder=project, code=4)
+    assert "rejected" in started(*given, "--resume", answer, folder=project, code=3).stderr
+
+
+@pytest.mark.lengthy
+def test_a_question_of_the_node_itself_takes_any_answer(project: Path) -> None:
+    (project / "asks.py").write_text(
+        "from langgraph.types import interrupt\n"
+        "from team import *\n"
+        "def ask(state): return {'amount': interrupt({'allowed': ['approve', 'edit', 'skip']})}\n"
+        "graph = chain(('ask', ask), saver=saved().checkpointer)\n",
+        encoding="utf-8",
+    )
+    started("run", "asks:graph", "--thread", "a", "--input", "{}", folder=project, code=4)
+    done = started("run", "asks:graph", "--thread", "a", "--resume", "edit", folder=project, code=0)
+    assert '"amount": "edit"' in done.stdout
 
 
 def test_a_checkpointer_that_fails_at_an_answer_is_a_failure_of_the_graph(project: Path) -> None:
