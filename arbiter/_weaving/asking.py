@@ -73,6 +73,12 @@ def is_resumed(conf: Mapping[str, Any]) -> bool:
     return bool(conf.get(CONFIG_KEY_RESUMING))
 
 
+def is_retry(conf: Mapping[str, Any]) -> bool:
+    """True if a retry policy runs the task again."""
+    attempt: int = conf[CONFIG_KEY_RUNTIME].execution_info.node_attempt
+    return attempt > 1
+
+
 def places_of(conf: Mapping[str, Any]) -> list[RunnableConfig]:
     """The possible places of this task's checkpoint: the graph's namespace, or for a @task one further out."""
     info = conf[CONFIG_KEY_RUNTIME].execution_info

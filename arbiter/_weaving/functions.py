@@ -33,13 +33,15 @@ from arbiter._weaving.asking import (
     claims_of,
     drop_refused,
     is_resumed,
+    is_retry,
     let_go,
     pause_function,
+    place_in,
     saver_of,
 )
 from arbiter._weaving.channel import conf_of
 from arbiter._weaving.executions import begin_call, end_call
-from arbiter._weaving.node import without_effects
+from arbiter._weaving.node import adopt_saved, without_effects
 from arbiter._weaving.runtimes import with_ambient
 from arbiter._weaving.tools import HeldTools
 from arbiter._weaving.watching import watched
@@ -186,9 +188,12 @@ class FunctionCall(NodeRun):
         token = current_run.set(self)
         try:
             with self._configured():
-                return self.call(self.input)
+                output = self.call(self.input)
         finally:
             current_run.reset(token)
+        for graph in self._continued():
+            adopt_saved(self, graph, self.saver.get_tuple(place_in(conf_of(self.config), graph)))
+        return output
 
     @contextmanager
     def _configured(self) -> Generator[None]:
@@ -204,9 +209,22 @@ class FunctionCall(NodeRun):
         try:
             with self._configured():
                 answer = self.call(self.input)
-                return await answer if inspect.isawaitable(answer) else answer
+                output = await answer if inspect.isawaitable(answer) else answer
         finally:
             current_run.reset(token)
+        for graph in self._continued():
+            adopt_saved(self, graph, await self.saver.aget_tuple(place_in(conf_of(self.config), graph)))
+        return output
+
+    def _continued(self) -> list[str]:
+        """The namespaces of the graphs in the body that went on with earlier work. They report here what they ran
+        since, but not the node runs beside a pause.
+        """
+        if not self._inner or self.saver is None or not is_resumed(conf := conf_of(self.config)):
+            return []
+        if is_retry(conf):
+            return []  # it begins anew
+        return [graph for graph in self._inner if graph != "()" and not graph.startswith(self.record.id)]
 
     @property
     def saver(self) -> Any:

@@ -66,6 +66,7 @@ from arbiter._weaving.asking import (
     finished_siblings,
     finished_tasks,
     is_resumed,
+    is_retry,
     is_used,
     keep_draft,
     keeping_answers,
@@ -667,8 +668,7 @@ class NodeAttempt(NodeRun):
         """
         if not self._conf.get(CONFIG_KEY_RESUMING) or not self.node.core.keeps_facts or self.saver is None:
             return ()
-        is_retry = self._conf[CONFIG_KEY_RUNTIME].execution_info.node_attempt > 1
-        if is_retry and self._inner:
+        if self._inner and is_retry(self._conf):
             return ()
         places = self._places_inside()
         scratchpad = self._conf[CONFIG_KEY_SCRATCHPAD]
@@ -680,16 +680,8 @@ class NodeAttempt(NodeRun):
         ]
 
     def _adopt(self, place: str, saved: Any) -> None:
-        if saved is None:
-            return
-        if place not in (self._inner or ()) and self._is_of_another(saved):
-            return
-        stored: Any = saved.checkpoint["channel_values"].get(FACTS) or {}
-        pending = runs_in(saved.pending_writes or ())
-        if stored or pending:
-            past = Past.restored(stored, self.settings.facts)
-            self.run.log.identify(past)  # else listeners would take them for those of another process
-            self.adopt(place, past.value, pending)
+        if saved is not None and (place in (self._inner or ()) or not self._is_of_another(saved)):
+            adopt_saved(self, place, saved)
 
     def _is_of_another(self, saved: Any) -> bool:
         """True if a graph that keeps its state has saved this in another task of its node. After an update of
@@ -707,6 +699,18 @@ class NodeAttempt(NodeRun):
         if not self.node.is_subgraph:
             return namespace, kept
         return (kept if getattr(self.node.body, "checkpointer", None) is True else namespace,)
+
+
+def adopt_saved(run: NodeRun, graph: str, saved: Any) -> None:
+    """Add to a node run what a graph in its body has saved."""
+    if saved is None:
+        return
+    stored: Any = saved.checkpoint["channel_values"].get(FACTS) or {}
+    pending = runs_in(saved.pending_writes or ())
+    if stored or pending:
+        past = Past.restored(stored, run.settings.facts)
+        run.run.log.identify(past)  # else listeners would take them for those of another process
+        run.adopt(graph, past.value, pending)
 
 
 _IDLE_CLOCK: Any = getattr(_retry, "_IdleProgressCallbackHandler", ())

@@ -298,7 +298,11 @@ def test_a_graph_that_keeps_its_state_is_recorded_with_its_caller(
         kept.invoke({})
 
     outer: Any = StateGraph(State).add_node("node", node)
-    outer.add_conditional_edges(START, lambda state: [Send("node", {})] * (3 if place == "in Sends" else 1))
+
+    def begin(state: State) -> list[Send]:
+        return [Send("node", {})] * (3 if place == "in Sends" else 1)
+
+    outer.add_conditional_edges(START, begin)
     arbiter_os.govern(outer.compile(checkpointer=InMemorySaver())).invoke({}, conf("t"))
     ledger.flush(10)
     live = [[item.node for item in step] for step in arbiter_os.history.entries]

@@ -571,7 +571,7 @@ def test_a_model_under_a_gate_with_an_idle_timeout_takes_messages_of_any_type() 
     arbiter_os.add_correction_gate(Review("gate", lambda history, draft, attempt: Correction.commit()))
     app: Any = arbiter_os.govern(builder.add_edge(START, "speak").compile())
 
-    async def said() -> str:
+    async def said() -> Any:
         parts = [part async for part in app.astream({}, stream_mode=["messages", "values"])]
         return parts[-1][1]["messages"][-1].text
 

@@ -490,6 +490,61 @@ def test_the_graphs_of_a_function_in_a_node_that_pauses_count_once(mode: str, ne
     assert counts == {"first": 1, "before": 1, "ask": 1, "paid": 1}
 
 
+@MODES
+@pytest.mark.parametrize("place", ["function in a node", "function in a function", "entrypoint"])
+def test_node_runs_beside_a_pause_in_the_graph_of_a_function_count_once(place: str, mode: str) -> None:
+    def ask(state: State) -> Any:
+        return {"log": [interrupt("?")]}
+
+    arbiter_os = ArbiterOS()
+    counts: list[int] = []
+
+    @arbiter_os.checker(target_nodes=["later"])
+    def count(history: History) -> bool:
+        counts.extend(history.count(node=node) for node in ("beside", "ask"))
+        return True
+
+    graph: Any = StateGraph(State).add_node("beside", Spy("beside")).add_node("ask", ask)
+    both = arbiter_os.govern(graph.add_edge(START, "beside").add_edge(START, "ask").compile())
+
+    async def acalls(state: Any) -> None:
+        await both.ainvoke({"log": []})
+
+    def calls(state: Any) -> None:
+        both.invoke({"log": []})
+
+    def later(state: Any) -> None:
+        return None
+
+    inside: Any = arbiter_os.govern(calls if mode == "sync" else acalls)
+    app: Any
+    if place == "function in a function":
+        inside = arbiter_os.govern(functools.partial(inside), instruction=GENERATE)
+    if place != "entrypoint":
+        node = RunnableLambda(inside)
+        builder: Any = StateGraph(State).add_node("node", node).add_node("later", later)
+        builder.add_edge(START, "node").add_edge("node", "later")
+        app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    else:
+        at_last = arbiter_os.govern(later)
+
+        def main(state: Any) -> Any:
+            inside({})
+            at_last({})
+            return {"log": []}
+
+        async def amain(state: Any) -> Any:
+            await inside({})
+            at_last({})
+            return {"log": []}
+
+        made: Any = entrypoint(checkpointer=InMemorySaver())
+        app = made(main if mode == "sync" else amain)
+    run(app, {"log": []}, thread("1"), mode=mode)
+    run(app, Command(resume="yes"), thread("1"), mode=mode)
+    assert counts == [1, 1]
+
+
 def test_a_graph_that_goes_on_beside_finished_nodes_counts_them_once() -> None:
     def ask(state: State) -> Any:
         return {"log": [interrupt("?")]}
