@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,9 @@ def _print_case(report: Report, case: str, format: str) -> None:
         for line in _case_lines({"output": result.output, "error": result.error}):
             out.print(line)
         for step in result.trajectory:
-            out.print(Text(visible("  ran " + ", ".join(visit["node"] for visit in step))))
+            ran = ", ".join(visit["node"] for visit in step if "status" not in visit)
+            for line in ([f"ran {ran}"] if ran else []) + [_ended(visit) for visit in step if "status" in visit]:
+                out.print(Text(visible(f"  {line}")))
         for score in result.scores:
             scored = '""' if score.value is None else f"{score.value:g}"
             value = score.outcome if score.outcome != "scored" else score.label or scored
@@ -81,6 +83,12 @@ def _print_case(report: Report, case: str, format: str) -> None:
             where = f" ({score.node})" if score.node else ""
             for line in _lines(f"  {score.name}{where} {value}{mark}  {score.reason}".rstrip()):
                 out.print(line)
+
+
+def _ended(visit: Mapping[str, Any]) -> str:
+    """How a node run ended that did not complete. Its policy denied it, or asked a human."""
+    by = f" by {visit['policy']}" if "policy" in visit else ""
+    return f"{visit['node']} {visit['status']}{by}"
 
 
 def _case_lines(values: dict[str, Any]) -> Iterable[Text]:

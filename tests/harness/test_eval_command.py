@@ -298,6 +298,20 @@ def test_the_newest_run_of_a_suite_goes_by_its_name(files: Path) -> None:
     assert Said("show", "last", "case-1").code == 2
 
 
+PAYING = """
+from langgraph.graph import START, StateGraph
+from arbiter import ArbiterOS
+from arbiter.checkers import ConditionChecker
+
+builder = StateGraph(dict)
+builder.add_node("draft", lambda state: state)
+builder.add_node("pay", lambda state: state)
+builder.add_edge(START, "draft")
+builder.add_edge("draft", "pay")
+arbiter_os = ArbiterOS()
+arbiter_os.add_policy_checker(ConditionChecker("no_pay", "true", target_nodes=["pay"]))
+graph = arbiter_os.govern(builder)
+"""
 FAILING = """
 from langgraph.graph import START, StateGraph
 builder = StateGraph(dict)
@@ -333,6 +347,19 @@ def test_a_case_is_shown_line_by_line(files: Path) -> None:
     shown = Said("show", "last", "case-1").out
     assert "repeat 1: completed" in shown
     assert "  output one\n    two \\u001b[2J\n" in shown
+
+
+def test_a_case_shows_how_each_node_run_ended(files: Path) -> None:
+    """A node that a rule denied did not run, as the expectation beside it says."""
+    (files / "paying.py").write_text(PAYING)
+    (files / "suites/parity.yaml").write_text(
+        "suite: paying\ntarget: {graph: paying.py:graph}\n"
+        "cases: [{id: a, input: {n: 1}, expect: {nodes: [draft, pay]}}]\n"
+    )
+    Said("run", "--no-gate")
+    shown = Said("show", "last", "a").out
+    assert "  ran draft\n  pay denied by no_pay\n" in shown
+    assert "step 2: expected pay, ran nothing" in shown
 
 
 @pytest.mark.parametrize("options", [("--format", "html"), ("--out", "report.html")])
