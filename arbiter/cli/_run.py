@@ -179,8 +179,11 @@ def _json(text: str, option: str) -> Any:
     path = Path(text)
     shown = text if len(text) <= 60 else text[:57] + "..."
     try:
-        if not text.lstrip().startswith(("{", "[", '"')) and path.is_file():
-            return json.loads(path.read_text(encoding="utf-8"))
+        if not text.lstrip().startswith(("{", "[", '"')):
+            if path.is_file():
+                return json.loads(path.read_text(encoding="utf-8"))
+            if path.suffix == ".json":
+                raise FileNotFoundError("there is no such file")
         return json.loads(text)
     except (ValueError, OSError, RecursionError) as error:
         raise ConfigurationError(

@@ -218,7 +218,11 @@ def test_version_is_that_of_the_distribution() -> None:
             r"quits.yaml:6: .*'quitter.Rule': SystemExit: 7\n.*quits.yaml:7: .*Leaves could not be made: SystemExit: 0",
         ),
         (("run", "team:graph", "--input", '{"amount": 5'), "--input is .*expected JSON, or a file"),
-        (("run", "team:graph", "--input", "nothing.json"), "--input is 'nothing.json'; expected JSON"),
+        (
+            ("run", "team:graph", "--input", "nothing.json"),
+            "--input is 'nothing.json'; expected JSON, or a file that contains it: there is no such file",
+        ),
+        (("run", "team:graph", "--input", "{amount: 5}"), "--input is '{amount: 5}'; expected JSON.*: Expecting"),
         pytest.param(
             ("run", "team:graph", "--input", "[" * 100_000), "--input is .*expected JSON", id="deep"
         ),
