@@ -116,7 +116,8 @@ def ensure_fields(run: NodeRun, state: Mapping[str, Any], changes: Mapping[str, 
         return
     for key in changes:
         if key not in state and key not in run.fields:
-            meant = nearest(key, [*state, *run.fields]) or f" The human was shown: {', '.join(map(str, state))}."
+            shown = ", ".join(map(str, state)) or "no field"
+            meant = nearest(key, [*state, *run.fields]) or f" The human was shown: {shown}."
             raise ConfigurationError(f"there is no field {key!r}.{meant}")
 
 

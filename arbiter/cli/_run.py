@@ -109,7 +109,9 @@ def _run_thread(arbiter_os: ArbiterOS, governed: Any, given: Any, thread: str, t
         tell(str(error), "bold red")
         code = 3
     except KeyboardInterrupt:
-        raise
+        # Without the history, which waits for scores.
+        tell(f"interrupted.{_how_to_go_on(governed, thread, '--input null')}", "bold yellow")
+        return 130
     except BaseException as error:  # a user's node may raise anything, and may call sys.exit
         tell(_failure(error, arbiter_os), "bold red")
         code = 1
@@ -118,16 +120,18 @@ def _run_thread(arbiter_os: ArbiterOS, governed: Any, given: Any, thread: str, t
         arbiter_os.history.pprint(talk)
     if code == 4:
         asked = _json_of([question.value for question in _questions(output)])
-        how = (
-            ""
-            if isinstance(governed.checkpointer, InMemorySaver)
-            else f" Go on with --thread {shlex.quote(thread)} --resume."
-        )
-        tell(f"waits for a human: {asked}.{how}", "bold yellow")
+        tell(f"waits for a human: {asked}.{_how_to_go_on(governed, thread, '--resume')}", "bold yellow")
     if code == 0 and output is not None:
         with reader_may_leave():
             out.print_json(_json_of(output))
     return code
+
+
+def _how_to_go_on(governed: Any, thread: str, option: str) -> str:
+    """The end of a sentence; nothing if no checkpointer keeps the thread for another process."""
+    if governed.checkpointer is None or isinstance(governed.checkpointer, InMemorySaver):
+        return ""
+    return f" Go on with --thread {shlex.quote(thread)} {option}."
 
 
 def _config(thread: str) -> RunnableConfig:

@@ -74,8 +74,9 @@ def _print_case(report: Report, case: str, format: str) -> None:
             out.print(line)
         for step in result.trajectory:
             ran = ", ".join(visit["node"] for visit in step if "status" not in visit)
-            for line in ([f"ran {ran}"] if ran else []) + [_ended(visit) for visit in step if "status" in visit]:
-                out.print(Text(visible(f"  {line}")))
+            ended = [_ended(visit) for visit in step if "status" in visit]
+            for told in ([f"ran {ran}"] if ran else []) + ended:
+                out.print(Text(visible(f"  {told}")))
         for score in result.scores:
             scored = '""' if score.value is None else f"{score.value:g}"
             value = score.outcome if score.outcome != "scored" else score.label or scored

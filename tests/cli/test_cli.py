@@ -222,7 +222,10 @@ def test_version_is_that_of_the_distribution() -> None:
             ("run", "team:graph", "--input", "nothing.json"),
             "--input is 'nothing.json'; expected JSON, or a file that contains it: there is no such file",
         ),
-        (("run", "team:graph", "--input", "{amount: 5}"), "--input is '{amount: 5}'; expected JSON.*: Expecting"),
+        (
+            ("run", "team:graph", "--input", "{amount: 5}"),
+            "--input is '{amount: 5}'; expected JSON.*: Expecting",
+        ),
         pytest.param(
             ("run", "team:graph", "--input", "[" * 100_000), "--input is .*expected JSON", id="deep"
         ),
@@ -548,6 +551,53 @@ def test_commands_to_type_have_names_in_quotes(project: Path) -> None:
     done = invoked(*given, "--input", '{"amount": 500}', COLUMNS="200")
     assert "Go on with --thread 'my thread' --resume." in done.stderr
     assert "recorded: arbiter history 'my thread' --ledger l.db" in done.stderr
+
+
+STOPPED = """
+import sqlite3, weakref
+from pathlib import Path
+from typing import TypedDict
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, StateGraph
+
+class State(TypedDict, total=False):
+    n: int
+
+def step(state):
+    if Path("stop").exists():
+        raise KeyboardInterrupt
+    return {"n": state["n"] + 1}
+
+builder = StateGraph(State).add_node(step).add_edge(START, "step")
+graph = builder.compile()
+
+def saved():
+    connection = sqlite3.connect("runs.db", check_same_thread=False)
+    saver = SqliteSaver(connection)
+    weakref.finalize(saver, connection.close)
+    return builder.compile(checkpointer=saver)
+"""
+
+
+def test_an_interrupted_run_says_how_to_go_on(project: Path) -> None:
+    """As `arbiter eval run` does. The ledger has the nodes that ran before."""
+    (project / "stopped.py").write_text(STOPPED)
+    (project / "stop").touch()
+    given = ("run", "stopped:saved", "--thread", "a", "--ledger", "l.db")
+    done = invoked(*given, "--input", '{"n": 1}', COLUMNS="200")
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert "interrupted. Go on with --thread a --input null." in done.stderr
+    assert "recorded: arbiter history a --ledger l.db" in done.stderr
+    assert "cancelled" in typed("history", "--ledger", "l.db")
+    (project / "stop").unlink()
+    assert '"n": 2' in typed(*given, "--input", "null")
+
+
+def test_an_interrupted_run_without_a_checkpointer_cannot_go_on(project: Path) -> None:
+    (project / "stopped.py").write_text(STOPPED)
+    (project / "stop").touch()
+    done = invoked("run", "stopped:graph", "--input", '{"n": 1}', COLUMNS="200")
+    assert (done.exit_code, done.stdout, done.stderr) == (130, "", "interrupted.\n")
 
 
 @pytest.mark.lengthy

@@ -528,6 +528,13 @@ def test_a_cluster_that_is_a_number_is_that_of_the_baseline(
     assert report.compare("baseline.json").rows["completed"].n == 4
 
 
+def test_a_report_in_place_of_a_baseline_is_a_sentence(project: Path) -> None:
+    then, now = (Suite("same", [Case("a", 1)]).run(same) for _ in range(2))
+    given: Any = then
+    with pytest.raises(ConfigurationError, match=r"baseline is a report.*save_baseline\(path\)"):
+        now.compare(given)
+
+
 def test_an_empty_cell_of_a_table_is_the_default() -> None:
     given: Any = {"cluster": "", "must_pass": "", "metadata": ""}
     assert Case("a", 1, **given) == Case("a", 1)

@@ -139,7 +139,10 @@ def test_an_answer_after_a_denied_edit_is_ignored_and_the_history_and_the_log_sa
         ({"type": "edit"}, "an edit needs"),
         ({"type": "edit", "input": "amount=5"}, "an edit needs"),
         ({"type": "edit", "input": {"amout": 5}}, "there is no field 'amout'. Did you mean 'amount'?"),
-        ({"type": "edit", "input": {"payee": 5}}, "there is no field 'payee'. The human was shown: log, amount."),
+        (
+            {"type": "edit", "input": {"payee": 5}},
+            "there is no field 'payee'. The human was shown: log, amount.",
+        ),
         ({"type": "approve", "input": {"amount": 5}}, "an approval changes no input"),
         ({"decisions": []}, "decisions"),
         (["approve"], "approve"),

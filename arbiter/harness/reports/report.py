@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from arbiter._values.files import writing
 from arbiter.errors import ConfigurationError
@@ -103,6 +103,11 @@ class Report:
 
     def compare(self, baseline: Baseline | str | Path, gate: GateSettings | None = None) -> Comparison:
         """The verdict of the gate about a baseline, or the file of one."""
+        if isinstance(cast(Any, baseline), Report):
+            raise ConfigurationError(
+                "baseline is a report; expected a Baseline or the path of its file. Write one with "
+                "save_baseline(path), and compare with that path."
+            )
         given = baseline if isinstance(baseline, Baseline) else read_baseline(baseline, self.cases)
         return self._compared(given, gate or self.gate)
 
