@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from arbiter.cli._app_options import RunOptions
 
 FORMATS = ("text", "json")
-_EXPECTED = 'approve, reject, or JSON such as {"type": "edit", "input": {...}}'
 _DENIAL = re.compile(r"\b(dis|un|no|never)|n['’o]t\b", re.IGNORECASE)
 """Finds the denials among the words that are like "approve", such as "disapprove"."""
 out = Console(highlight=False)
@@ -151,12 +150,27 @@ def _check_answer(answer: Any, question: Any) -> None:
     """Refuse an answer that was perhaps to approve or edit: it would reject, and that is final."""
     if not isinstance(question, dict) or "digest" not in question:  # a question of the node itself
         return
-    subject = "output" if question.get("type") == "escalation" else "input"
-    word: Any = cast(Any, answer).get("type") if isinstance(answer, dict) else answer
-    if not isinstance(word, str) or _DENIAL.search(word) or read_answer(answer, subject).kind != "reject":
+    said: Any = answer
+    match said:
+        case {"decisions": [{"type": word}]} | {"type": word}:  # in LangChain's envelope, or alone
+            pass
+        case word:
+            pass
+    if not isinstance(word, str) or _DENIAL.search(word):
+        return
+    if read_answer(answer, _subject(cast(Any, question))).kind != "reject":
         return
     if closest(word, ("approve", "edit", "reject")) in ("approve", "edit"):
-        raise ConfigurationError(f"--resume is {answer!r:.60}; expected {_EXPECTED}.")
+        raise ConfigurationError(f"--resume is {answer!r:.60}; expected {_expected(cast(Any, question))}.")
+
+
+def _subject(question: dict[str, Any]) -> str:
+    """The key of that which a human is shown, and may edit."""
+    return "output" if question.get("type") == "escalation" else "input"
+
+
+def _expected(question: dict[str, Any]) -> str:
+    return f'approve, reject, or JSON such as {{"type": "edit", "{_subject(question)}": {{...}}}}'
 
 
 def _failure(error: BaseException, arbiter_os: ArbiterOS) -> str:
@@ -259,7 +273,7 @@ def _ask(question: Any, talk: Console) -> Any:
         return _answer(typer.prompt(sentence(str(question)).plain, err=talk is err))
     talk.print_json(_json_of(question))
     while True:
-        said = typer.prompt(_EXPECTED, err=talk is err)
+        said = typer.prompt(_expected(cast(Any, question)), err=talk is err)
         try:
             answer = _answer(said)
             _check_answer(answer, question)

@@ -133,6 +133,13 @@ instructions: [{node: pay, instruction: TOOL_CALL}]
 checkers:
   - {name: looked_at, use: require_before, required: VERIFY, target_instructions: [TOOL_CALL]}
 """
+SHOWN = """
+version: 1
+name: shown
+description: A human sees small payments.
+evaluators: [{name: size, use: threshold, key: paid, threshold: 0.5, target_nodes: [pay]}]
+routers: [{name: editor, use: escalate, evaluator: size}]
+"""
 MODULES = {
     "team.py": TEAM,
     "rude.py": "raise RuntimeError('the key is missing')\n",
@@ -631,6 +638,7 @@ def test_an_answer_that_no_question_waits_for_begins_no_run(thread: str, project
         "edit",
         '{"type": "aprove"}',
         '{"type": "edit", "inputs": {"amount": 5}}',
+        '{"decisions": [{"type": "aprove"}]}',
     ],
 )
 def test_an_answer_that_was_perhaps_to_approve_leaves_the_question_open(answer: str, project: Path) -> None:
@@ -640,6 +648,19 @@ def test_an_answer_that_was_perhaps_to_approve_leaves_the_question_open(answer: 
     done = started(*given, "--resume", answer, folder=project, code=2)
     assert "expected approve, reject, or JSON" in done.stderr
     assert '"paid": 500' in started(*given, "--resume", "approve", folder=project, code=0).stdout
+
+
+@pytest.mark.lengthy
+def test_an_edit_of_an_output_that_names_the_input_leaves_the_question_open(project: Path) -> None:
+    """The error names what the question is about."""
+    (project / "shown.yaml").write_text(SHOWN)
+    given = ("run", "team:saved", "-c", "shown.yaml", "--thread", "a")
+    started(*given, "--input", '{"amount": 0.2}', folder=project, code=4)
+    edit = '{"type": "edit", "input": {"paid": 0.3}}'
+    done = started(*given, "--resume", edit, folder=project, code=2)
+    assert '{"type": "edit", "output": {...}}' in " ".join(done.stderr.split())
+    edit = edit.replace("input", "output")
+    assert '"paid": 0.3' in started(*given, "--resume", edit, folder=project, code=0).stdout
 
 
 @pytest.mark.lengthy
