@@ -13,7 +13,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,10 +77,16 @@ class Run:
                 raise
         finally:
             # The cases are done. What is left takes moments, and without it all that they cost would be lost.
-            with handling(signal.SIGINT, self._pressed_late):
+            with self._shielded():
                 self._close()
-        with handling(signal.SIGINT, self._pressed_late):
+        with self._shielded():
             return self._report()
+
+    def _shielded(self) -> AbstractContextManager[None]:
+        """Inside, Ctrl-C waits, unless the program handles it itself, or ignores it."""
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            return nullcontext()
+        return handling(signal.SIGINT, self._pressed_late)
 
     def _pressed_late(self, number: int, frame: Any) -> None:
         if self.pressed_late:  # a second time: it takes too long

@@ -696,6 +696,26 @@ def test_ctrl_c_after_the_last_case_leaves_a_report(
     assert load_report(run_folder("last")).stopped is None
 
 
+def test_a_program_that_handles_ctrl_c_itself_gets_it_after_the_last_case(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its handler decides, also when it is pressed twice. The report is there."""
+    inner, pressed = operator.attrgetter("Run._report")(runs), list[int]()
+
+    def interrupted(run: runs.Run) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        return inner(run)
+
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        monkeypatch.setattr(runs.Run, "_report", interrupted)
+        report = SUITE.run(answer)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (len(report.results), len(pressed)) == (5, 2)
+
+
 def test_a_folder_without_a_head_is_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is killed while it makes a journal leaves nothing that could be listed or resumed."""
 
