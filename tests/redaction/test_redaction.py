@@ -438,18 +438,14 @@ _CARDS = {
 
 @pytest.mark.parametrize("card", _CARDS)
 @pytest.mark.parametrize("between", ["", " ", "-", ", ", "\u2013"])
-@pytest.mark.parametrize(
-    "before", ["card ", "card:", "card", "1, 2, 30, 40, ", "on 2026-12-01 ", "3. ", "10.0.0.1 "]
-)
-@pytest.mark.parametrize("behind", ["", "exp 12/27", ",12,26,345", " 12.12.2026", ".", "x"])
-def test_a_card_of_each_network_is_found_in_any_surroundings(
-    card: str, between: str, before: str, behind: str
-) -> None:
+def test_a_card_of_each_network_is_found_in_any_surroundings(card: str, between: str) -> None:
     ends = [0, *accumulate(_CARDS[card])]
     shown = between.join(card[start:end] for start, end in pairwise(ends))
-    text = before + shown + behind
-    start, end = len(before), len(before + shown)
-    assert any(found[0] <= start and end <= found[1] for found in cards_in(text)), text
+    for before in ("card ", "card:", "card", "1, 2, 30, 40, ", "on 2026-12-01 ", "3. ", "10.0.0.1 "):
+        for behind in ("", "exp 12/27", ",12,26,345", " 12.12.2026", ".", "x"):
+            text = before + shown + behind
+            start, end = len(before), len(before + shown)
+            assert any(found[0] <= start and end <= found[1] for found in cards_in(text)), text
 
 
 @pytest.mark.parametrize("card", [card for card in _CARDS if len(card) < 19])
