@@ -629,9 +629,11 @@ def test_an_answer_that_no_question_waits_for_begins_no_run(thread: str, project
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize(
-    "answer",
-    [
+def test_answers_that_were_perhaps_to_approve_leave_the_question_open(project: Path) -> None:
+    """Any other text rejects, and a later answer cannot change that."""
+    given = ("run", "team:saved", "-c", ".", "--thread", "a")
+    started(*given, "--input", '{"amount": 500}', folder=project, code=4)
+    for answer in (
         "aprove",
         "Approve",
         '"approved"',
@@ -639,14 +641,9 @@ def test_an_answer_that_no_question_waits_for_begins_no_run(thread: str, project
         '{"type": "aprove"}',
         '{"type": "edit", "inputs": {"amount": 5}}',
         '{"decisions": [{"type": "aprove"}]}',
-    ],
-)
-def test_an_answer_that_was_perhaps_to_approve_leaves_the_question_open(answer: str, project: Path) -> None:
-    """Any other text rejects, and a later answer cannot change that."""
-    given = ("run", "team:saved", "-c", ".", "--thread", "a")
-    started(*given, "--input", '{"amount": 500}', folder=project, code=4)
-    done = started(*given, "--resume", answer, folder=project, code=2)
-    assert "expected approve, reject, or JSON" in done.stderr
+    ):
+        done = started(*given, "--resume", answer, folder=project, code=2)
+        assert "expected approve, reject, or JSON" in done.stderr, answer
     assert '"paid": 500' in started(*given, "--resume", "approve", folder=project, code=0).stdout
 
 
