@@ -108,7 +108,8 @@ class Stop:
 _lock = new_lock()
 SHADOW = "shadow:"
 """The prefix of the tallies of a shadow constitution's checkers."""
-_FUNCTIONS = "()"
+FUNCTIONS = "()"
+"""Stands in place of a namespace for the governed functions in a body."""
 _IN_FUNCTION: tuple[int, Value, dict[str, RunFact]] = (-1, {}, {})
 """Stands for a graph whose node runs are those of a governed function."""
 _NOT_RESUMED: Recovered = (-1, NOTHING, NOTHING)
@@ -464,11 +465,11 @@ class NodeRun:
         """
         with _lock:
             inner = self._inner = self._inner or {}
-            _, value, _ = inner.get(_FUNCTIONS, (-1, {}, {}))
+            _, value, _ = inner.get(FUNCTIONS, (-1, {}, {}))
             if facts:
                 value = fold(value, facts, self.settings.facts)
                 inner.update(dict.fromkeys(graphs, _IN_FUNCTION))
-                inner[_FUNCTIONS] = (-1, value, {})
+                inner[FUNCTIONS] = (-1, value, {})
         return Past(value, self.past)
 
     def inner(self) -> Value | None:

@@ -22,7 +22,7 @@ from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.drivers import adrive, drive
 from arbiter._lifecycle.registry import Plan
 from arbiter._lifecycle.requests import Answered, Ask, Begin, ReadCheckpoint, Saved, Saving, Stopped
-from arbiter._lifecycle.runs import NodeRun, Schemas, current_run
+from arbiter._lifecycle.runs import FUNCTIONS, NodeRun, Schemas, current_run
 from arbiter._lifecycle.saving import Access
 from arbiter._threads.forks import new_lock
 from arbiter._values.contexts import ambient
@@ -89,7 +89,7 @@ class FunctionCall(NodeRun):
             parent = None
             run = _run_of(core, config)
             past = Past(run.called)
-        namespace = "" if parent is None else "()"
+        namespace = "" if parent is None else FUNCTIONS
         record = begin(
             run,
             str(uuid.uuid4()),
@@ -224,7 +224,7 @@ class FunctionCall(NodeRun):
             return []
         if is_retry(conf):
             return []  # it begins anew
-        return [graph for graph in self._inner if graph != "()" and not graph.startswith(self.record.id)]
+        return [graph for graph in self._inner if graph != FUNCTIONS and not graph.startswith(self.record.id)]
 
     @property
     def saver(self) -> Any:

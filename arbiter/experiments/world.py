@@ -84,6 +84,8 @@ class Setting:
             raise ConfigurationError(
                 f"the agents are {names}; expected at least one, each with its own name."
             )
+        if self.steps < 1:
+            raise ConfigurationError(f"steps is {self.steps!r}; expected a whole number from 1.")
 
     def order(self, step: int) -> list[str]:
         """The names of the agents in the order in which they act in a step, if one acts after another."""

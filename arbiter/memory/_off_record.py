@@ -76,8 +76,16 @@ OPENINGS = {
 _ANYWHERE = frozenset(
     f"{before}off the record{after}"
     for before in (
-        *("", "this is ", "that is ", "that's ", "that was ", "it's "),
-        *("strictly ", "just ", "totally ", "all "),
+        "",
+        "this is ",
+        "that is ",
+        "that's ",
+        "that was ",
+        "it's ",
+        "strictly ",
+        "just ",
+        "totally ",
+        "all ",
     )
     for after in ("", " please", " ok", " okay")
 )

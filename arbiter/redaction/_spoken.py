@@ -213,6 +213,7 @@ _AFTER_NAME = re.compile(
     r"(?:是|为|為|は|が|を|는|은|가|คือ|:|=|\s){1,4}[\"'`“「『]?(?P<linked>[!-~]{3,64})"
     r"|[^\n!-~]{0,10}[\"'`“「『:=]{0,2}(?P<strong>[!-~]{4,64})"
 )
+_UNSPACED = {**dict.fromkeys(_NO_BLANKS, _AFTER_NAME), **dict.fromkeys(_ONCE_NO_BLANKS, _ONCE_AFTER)}
 
 
 def _words(text: str) -> frozenset[str]:
@@ -324,7 +325,6 @@ _SPELLED = re.compile(rf"(?:{_SPOKEN_DIGIT}[\s,-]{{1,2}}){{2,11}}{_SPOKEN_DIGIT}
 _SENTENCE_END = re.compile(r"[.!?](?:\s|$)|\n")
 _COLON = re.compile(r""":[ \t]{1,4}(?!["'`]\s)\S""")
 _CLAUSE_END = re.compile(r"""["'`)]*(?:[.,;:!?)]|\s{0,4}(?:$|\n))""")
-
 _CLOSED = re.compile(rf"{_CLAUSE_END.pattern}|\s(?:for|to|on|and|but|für|und|para|y|pour|et|per|e|voor|en)\b")
 
 
@@ -339,11 +339,11 @@ def told_in(text: str, folded: str) -> Iterator[Range]:
     if "code is" in folded or "is your " in folded:
         yield from (given.span(given.lastgroup or 0) for given in _GIVEN.finditer(text))
     if not is_ascii:
-        for unspaced in (*_NO_BLANKS, *_ONCE_NO_BLANKS):
+        for unspaced, after in _UNSPACED.items():
             if text.count(unspaced) > _MOST_NAMES:
                 yield text.find(unspaced), len(text)
             else:
-                yield from _unspaced(text, unspaced, _AFTER_NAME if unspaced in _NO_BLANKS else _ONCE_AFTER)
+                yield from _unspaced(text, unspaced, after)
 
 
 def _told(text: str, folded: str, name: _Name, left: Iterator[int]) -> Iterator[Range]:

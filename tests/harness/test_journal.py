@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -649,6 +650,23 @@ async def aanswer(given: int) -> str:
     return answer(given)
 
 
+@contextmanager
+def ctrl_c_at(moment: str, monkeypatch: pytest.MonkeyPatch, *, also_after: bool = False) -> Generator[None]:
+    """Press Ctrl-C when that function of `runs` is called, and perhaps when it returns."""
+    inner = operator.attrgetter(moment)(runs)
+
+    def interrupted(*given: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        found = inner(*given)
+        if also_after:
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"arbiter.harness.runs.{moment}", interrupted)
+        yield
+
+
 @pytest.mark.parametrize("target", [answer, aanswer])
 @pytest.mark.parametrize(
     "moment", ["Journal.begin", "Session.write_to", "drive_on_threads", "drive_to_the_end"]
@@ -657,16 +675,7 @@ def test_ctrl_c_before_the_first_case_leaves_a_report(
     target: Any, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At whatever moment it comes: a run that has a journal has a report, and goes on."""
-    inner = operator.attrgetter(moment)(runs)
-
-    def interrupted(*given: Any) -> Any:
-        signal.raise_signal(signal.SIGINT)
-        found = inner(*given)
-        signal.raise_signal(signal.SIGINT)
-        return found
-
-    with monkeypatch.context() as patched:
-        patched.setattr(f"arbiter.harness.runs.{moment}", interrupted)
+    with ctrl_c_at(moment, monkeypatch, also_after=True):
         SUITE.run(target)
     assert summary_of(run_folder("last")).done == len(calls)
     is_other = moment == ("drive_to_the_end" if target is answer else "drive_on_threads")
@@ -682,14 +691,7 @@ def test_ctrl_c_after_the_last_case_leaves_a_report(
     target: Any, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Paid judgements are not lost at the last moment, with or without files."""
-    inner = operator.attrgetter(moment)(runs)
-
-    def interrupted(*given: Any) -> Any:
-        signal.raise_signal(signal.SIGINT)
-        return inner(*given)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(f"arbiter.harness.runs.{moment}", interrupted)
+    with ctrl_c_at(moment, monkeypatch):
         report = SUITE.run(target)
     assert (len(report.results), report.stopped) == (5, None)
     assert (run_folder("last") / "report.json").exists()

@@ -134,10 +134,9 @@ _TYPES = {
 
 def _type(given: Any) -> Any:
     """The type that a word, or one of several, means; without a word it is a fact."""
-    items: Any = given
-    said: Any = items[0] if isinstance(given, list) and items else items
+    said = given[0] if is_list(given) and given else given
     words = re.findall(r"\w+", said.lower()) if isinstance(said, str) else ()
-    return next((_TYPES[word] for word in words if word in _TYPES), items or "fact")
+    return next((_TYPES[word] for word in words if word in _TYPES), given or "fact")
 
 
 class ExtractedClaim(BaseModel):
