@@ -12,19 +12,24 @@ from queue import Empty
 from time import monotonic, perf_counter
 from typing import Any
 
-from arbiter._lifecycle.evaluations import LOOK, Evaluations, EvaluatorQueue, log
+from arbiter._lifecycle.evaluations import Evaluations, EvaluatorQueue, log
 from arbiter._threads.exits import drain_held
 from arbiter._threads.forks import renew_in_child
 from arbiter._values.once import Once
 
-_LOOKS = 100
+_LOOK = 0.1
+"""The seconds between two looks at the queue. A look slows an event loop down that is busy: whenever the loop polls, it
+lets go of Python's lock, which wakes the worker, and has taken it again before the worker runs. The ledger keeps a
+node run back for 0.25 s until it is judged.
+"""
+_LOOKS = 50
 MANY = 10_000
 """The number of node runs that wait for an evaluator when it is reported to fall behind."""
 _behind = Once()
 """The evaluators of which that was reported, and the `Background`s whose quick evaluators fell behind together."""
 
 
-_IDLE = LOOK * _LOOKS
+_IDLE = _LOOK * _LOOKS
 
 
 class Background:
@@ -84,7 +89,7 @@ class Background:
     def _work(self) -> None:
         idle = 0
         while idle < _LOOKS:
-            self._wake.wait(LOOK)  # not time.sleep, which users' tests replace
+            self._wake.wait(_LOOK)  # not time.sleep, which users' tests replace
             self._wake.clear()
             idle += 1
             while self._queue:

@@ -470,7 +470,7 @@ def test_quick_evaluator_is_called_in_place_after_a_while(monkeypatch: pytest.Mo
 @pytest.mark.lengthy
 def test_a_worker_that_ends_leaves_no_evaluation_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker ends when it has had nothing to do for a while, at any moment in which somebody queues."""
-    monkeypatch.setattr(background, "LOOK", 0.0005)
+    monkeypatch.setattr(background, "_LOOK", 0.0005)
     monkeypatch.setattr(background, "_LOOKS", 1)
     evaluated: list[str] = []
 
