@@ -1,13 +1,21 @@
-"""The `Runtime` of LangGraph that nodes of a governed graph get."""
+"""The `Runtime` and the callback manager that tasks of a governed graph get."""
 
 from __future__ import annotations
 
 import asyncio
 import operator
+from copy import deepcopy
 from dataclasses import replace
 from typing import Annotated, Any, TypedDict
+from uuid import UUID
 
 import pytest
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForChainRun,
+    AsyncParentRunManager,
+    CallbackManagerForChainRun,
+    ParentRunManager,
+)
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime, get_runtime
@@ -15,6 +23,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import RetryPolicy, Send
 
 from arbiter import ArbiterOS
+from arbiter._weaving.runtimes import AsyncRunManager, RunManager
 from tests.support import Spy, chain, thread
 
 
@@ -75,7 +84,7 @@ def test_a_node_gets_the_runtime_of_a_run_that_is_not_governed(mode: str) -> Non
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_only_the_start_of_a_governed_run_copies_its_runtime_field_by_field(
+def test_only_the_start_of_a_governed_run_makes_a_runtime_and_a_manager_piece_by_piece(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied: list[Any] = []
@@ -84,6 +93,13 @@ def test_only_the_start_of_a_governed_run_copies_its_runtime_field_by_field(
         copied.append(given)
         return replace(given, **changes)
 
+    def child_of(manager: Any, tag: str | None = None) -> Any:
+        copied.append(manager)
+        return fill(manager, tag)
+
+    parent: Any = AsyncParentRunManager if mode == "async" else ParentRunManager
+    fill = parent.get_child
+    monkeypatch.setattr(parent, "get_child", child_of)
     monkeypatch.setattr("langgraph.runtime.replace", counted)
 
     def copies(length: int) -> int:
@@ -96,3 +112,23 @@ def test_only_the_start_of_a_governed_run_copies_its_runtime_field_by_field(
         return len(copied)
 
     assert copies(3) == copies(12) > 0
+
+
+@pytest.mark.parametrize("tag", ["graph:step:1", "ours", None])
+@pytest.mark.parametrize(
+    ("langchains", "kind"),
+    [(CallbackManagerForChainRun, RunManager), (AsyncCallbackManagerForChainRun, AsyncRunManager)],
+)
+def test_a_task_of_a_run_without_handlers_gets_the_callback_manager_that_langchain_makes(
+    langchains: type[Any], kind: type[Any], tag: str | None
+) -> None:
+    parts: dict[str, Any] = {"tags": ["own"], "inheritable_tags": ["ours"]}
+    parts |= {"metadata": {"of": "run"}, "inheritable_metadata": {"of": "all", "lc_versions": {"a": "1"}}}
+    given: dict[str, Any] = {"run_id": UUID(int=1), "handlers": [], "inheritable_handlers": [], **parts}
+    expected = langchains(**deepcopy(given)).get_child(tag)
+    run = kind(**deepcopy(given))
+    child = run.get_child(tag)
+    assert (type(child), vars(child)) == (type(expected), vars(expected))
+    child.add_tags(["later"])
+    child.add_metadata({"later": True})
+    assert {name: getattr(run, name) for name in parts} == parts
