@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import count
 from typing import Any
 
 from arbiter._values.kinds import is_list, is_listing, is_mapping
@@ -22,13 +21,14 @@ from arbiter.memory._records import (
     Relationship,
     Thought,
     mistakes_in,
+    readable,
     short_id,
 )
 from arbiter.memory._tombstones import TIMES, Tombstones
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._changes import OPEN
 from arbiter.memory.facts._intake import LONGEST, wrong_text
-from arbiter.memory.facts._normal import FactIds
+from arbiter.memory.facts._normal import FactIds, normal_form
 from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.facts._privacy import UNFIT, has_secret
 from arbiter.memory.facts._profiles import KIND as PROFILES
@@ -83,6 +83,7 @@ class Import:
         self.clock = clock
         self.mistakes: list[str] = []
         self._ids: dict[str, FactIds] = {}
+        self._believed: dict[tuple[str, tuple[str, ...]], dict[tuple[str, str], tuple[str, str]]] = {}
 
     async def run(self, given: Any) -> int:
         """The number of records that are new. Raises `ParameterError` with all mistakes, and writes nothing then."""
@@ -263,24 +264,23 @@ class Import:
         fact = replace(fact, id=await self._own_id(fact, planned))
         return replace(planned, key=fact.id, record=fact, value=fact.to_value())
 
-    async def _own_id(self, fact: Fact, planned: Planned, generation: int = 0) -> str:
+    async def _own_id(self, fact: Fact, planned: Planned) -> str:
         ids = self._ids.setdefault(planned.entity_id, FactIds(self.store, self.agent_id, planned.entity_id))
-        return (await ids.ready()).of(fact.subject, fact.claim, generation)
+        return (await ids.ready()).of(fact.subject, fact.claim)
 
     async def _is_believed(self, fact: Fact, planned: Planned) -> bool:
-        """True if this store has the same claim under an id of its own, and both are believed."""
+        """True if this store believes the same claim under another id."""
         if fact.state not in OPEN:
             return False
-        for kind in BELIEVED if planned.kind in BELIEVED else [planned.kind]:
-            ns = namespace(self.agent_id, kind, planned.entity_id)
-            for generation in count():
-                id = await self._own_id(fact, planned, generation)
-                known = Fact.read(await self.store.aget(ns, id))
-                if known is None or (kind, id) == (planned.kind, fact.id):
-                    break
-                if known.state in OPEN:
-                    return True
-        return False
+        kinds = BELIEVED if planned.kind in BELIEVED else (planned.kind,)
+        place = planned.entity_id, kinds
+        if place not in self._believed:
+            spaces = [namespace(self.agent_id, kind, planned.entity_id) for kind in kinds]
+            values = [entry.value for ns in spaces for entry in await self.store.alist(ns)]
+            known = [each for each in readable(Fact, values) if each.state in OPEN]
+            self._believed[place] = {_said(each): _place_of(each) for each in known}
+        here = _place_of(fact)
+        return self._believed[place].setdefault(_said(fact), here) != here
 
     async def _write(self, planned: Planned) -> bool:
         """Write a record if there is none, and its content was not forgotten. True if it is new."""
@@ -356,6 +356,14 @@ class Import:
         if isinstance(record, Thought):
             for entity_id in record.entity_ids:
                 await Traces(self.store, self.agent_id, entity_id).was_in(record.room_id)
+
+
+def _said(fact: Fact) -> tuple[str, str]:
+    return fact.subject, normal_form(fact.claim)
+
+
+def _place_of(fact: Fact) -> tuple[str, str]:
+    return KINDS[fact.type], fact.id
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

@@ -397,6 +397,39 @@ def test_a_claim_that_holds_again_or_as_another_type_is_there_once_too() -> None
     assert other.facts("ada", None) == before
 
 
+SAILS = {"entity_id": "ada", "claim": "Ada sails"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [SAILS, SAILS],
+        [{**SAILS, "id": "k1"}, {**SAILS, "id": "k2"}],
+        [{**SAILS, "id": "k1"}, SAILS],
+        [SAILS, {**SAILS, "id": "k1", "claim": "Ada sails."}],
+        [{**SAILS, "id": "k1", "type": "status"}, SAILS],
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_claim_that_is_imported_twice_is_there_once(
+    any_store: BaseStore, given: list[Any], at_once: bool
+) -> None:
+    """Also with another id: programs number the records that they import."""
+    known = memory(any_store)
+    assert sum(map(known.import_, [given] if at_once else given)) == 1
+    assert len(known.facts("ada", None)) == 1
+
+
+def test_exports_of_two_stores_that_know_the_same_are_there_once() -> None:
+    one, other, known = memory(), memory(), memory()
+    known.remember("ada", "Ada bakes")
+    for each in (one, other):
+        each.remember("ada", "Ada sails", source="m1")
+        known.import_(each.export("ada"))
+    assert sorted(fact.claim for fact in known.facts("ada")) == ["Ada bakes", "Ada sails"]
+
+
 @pytest.mark.parametrize("key", [None, {}, {"key": 3}, {"key": "no hex"}])
 def test_an_unusable_key_is_a_mistake(key: Any) -> None:
     export = {**memory().export("ada"), "keys": [key]}
