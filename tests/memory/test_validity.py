@@ -87,6 +87,7 @@ async def test_a_plan_that_is_given_up_by_saying_the_old_home_again_leaves_it(
 ) -> None:
     """The model may know the claim again, by its words or its id; it then judges the plan by the message."""
     relations = {(SEATTLE, PORTLAND): "supersedes", (PORTLAND, says): "supersedes" if stays else "unrelated"}
+    relations[SEATTLE, says] = "duplicate"
     chat = Chat(dict(MOVES), relations, store=any_store)
     await chat.say("I live in Seattle.")
     seattle = await chat.fact(SEATTLE)

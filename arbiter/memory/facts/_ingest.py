@@ -26,8 +26,8 @@ from arbiter.memory._telling import Told
 from arbiter.memory.facts._adjudication import Pair, Relation, adjudicate
 from arbiter.memory.facts._changes import CLOSED, is_closed, opens, outdated, says_alone
 from arbiter.memory.facts._intake import Candidate, Intake
-from arbiter.memory.facts._knowledge import Knowledge, Known, retold
-from arbiter.memory.facts._normal import normal_form
+from arbiter.memory.facts._knowledge import Knowledge, Known, retold, says_the_same
+from arbiter.memory.facts._normal import normal_form, same_sense
 from arbiter.memory.facts._own_names import Introduction, OwnNames, same_name
 from arbiter.memory.facts._rules import FactRules, expiry, prior
 from arbiter.memory.facts._writing import Writer
@@ -119,8 +119,13 @@ class Ingestion:
         fresh: list[Candidate] = []
         for candidate in admitted:
             generation, known = await self.knowledge.exact(candidate)
-            known = known or await self.knowledge.named(candidate)
-            repeats = known is None and candidate.claim.already_known
+            named = None if known is not None else await self.knowledge.named(candidate)
+            is_doubtful = (
+                named is not None and self._can_ask() and not says_the_same(named.fact, candidate.claim)
+            )
+            if named is not None and not is_doubtful and same_sense(candidate.claim.claim, named.fact.claim):
+                known = named
+            repeats = known is None and candidate.claim.already_known and not is_doubtful
             if known is not None and _may_count(known, candidate):
                 if _has_to_end(known.fact, candidate):
                     fresh.append(await self.knowledge.of_generation(candidate, generation))
@@ -130,6 +135,9 @@ class Ingestion:
             elif not repeats:
                 fresh.append(await self.knowledge.of_generation(candidate, generation))
         await self._take_all(fresh)
+
+    def _can_ask(self) -> bool:
+        return (self.model or self.ctx.model) is not None and self.ctx.budget.left > 0
 
     def _bounded(self, claims: Sequence[Claim]) -> Sequence[Claim]:
         """The first different claims, as many as an entity's facts may be: each is compared with all before it."""

@@ -17,10 +17,11 @@ from arbiter.memory.facts._normal import FactIds, normal_form, same_sense
 from arbiter.memory.facts._own_names import same_name
 from arbiter.memory.facts._rules import FactRules, after_mention, prior
 from arbiter.memory.stores import Link, MemoryStore, Namespace, Value, namespace
-from arbiter.memory.stores._words import overlap, words_of
+from arbiter.memory.stores._words import overlap, terms_that_mean, words_of
 
 _MOST_GENERATIONS = 100
-_SLIP, _ALIKE, _RECENT = 3, 2, 1
+_NAMED = _SLIP = 3
+_ALIKE, _RECENT = 2, 1
 """Why a record is compared with a claim, by importance."""
 TOLD_OF = "told_of"
 """The part of a fact's origin with the name of its person, before the speaker turned out to have that name."""
@@ -85,15 +86,12 @@ class Knowledge:
         return ended or {*candidate.mention.sources} <= {*fact.source_message_ids}
 
     async def named(self, candidate: Candidate) -> Known | None:
-        """The record that the model says is repeated; None if the guards or the record's state rule that
-        out."""
+        """The record that the model says is repeated; None if its subject or state rules that out."""
         id = candidate.claim.known_id
-        if not id:
-            return None
-        known = await self.find(candidate, id)
+        known = await self.find(candidate, id) if id else None
         if known is None or known.fact.state in CLOSED or not candidate.is_about(known.fact.subject):
             return None
-        return known if same_sense(candidate.claim.claim, known.fact.claim) else None
+        return known
 
     async def find(self, candidate: Candidate, id: str) -> Known | None:
         for kind in candidate.kinds:
@@ -202,6 +200,8 @@ class Knowledge:
                     fact = Fact.from_value(entry.value)
                     seen = fact.last_seen_at.timestamp()
                     listed.append((_RECENT, seen, Known(kind=kind, fact=fact, guessed=True)))
+        if (named := await self.named(candidate)) is not None:
+            listed.append((_NAMED, 0.0, named))
         similar: dict[str, Known] = {}
         for _, _, known in sorted(listed, key=lambda one: one[:2], reverse=True):
             if self._is_comparable(known.fact, candidate):
@@ -231,6 +231,13 @@ class Knowledge:
         """The candidate with the id of that generation of its claim."""
         ids = await self.ids(candidate.scope)
         return replace(candidate, id=ids.of(candidate.subject, candidate.claim.claim, generation))
+
+
+def says_the_same(fact: Fact, claim: Claim) -> bool:
+    """True if a claim is in other words what a fact says, or a part of it: a model may write the id of a wrong fact."""
+    one, other = terms_that_mean(fact.claim), terms_that_mean(claim.claim)
+    is_part = bool(one and other) and (one <= other or other <= one)
+    return is_part and same_sense(fact.claim, claim.claim)
 
 
 # Another subject ----------------------------------------------------------------------------------

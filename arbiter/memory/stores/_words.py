@@ -166,6 +166,11 @@ _ALLIES = {
 }
 
 
+def terms_that_mean(claim: str) -> Set[str]:
+    """The terms of a claim without English function words, and without the "User" whom it is about."""
+    return terms_of(claim).keys() - _NO_TERMS - {"user"}
+
+
 # The records of an index ---------------------------------------------------------------------------
 
 PAGE = 100
