@@ -141,6 +141,8 @@ class EvalContext:
     """True if the thread has been quiet for a while: what is unread is worked through, whatever its number."""
     unreachable: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Models that gave no answer in this turn, with the cause."""
+    cut_off: set[str] = field(default_factory=set[str])
+    """Models of whose answers in this turn only the complete parts are used."""
     prior: dict[str, EvaluationResult] = field(default_factory=dict[str, EvaluationResult])
     events: list[FactEvent] = field(default_factory=list[FactEvent])
     open_facts: ClassVar[Callable[[EvalContext], Facts]]
@@ -317,6 +319,8 @@ class EvalContext:
         outcome = await structured_call(asked, schema, messages, item_field=item_field, budget=self.budget)
         if outcome.failure is not None:
             self.unreachable.append((type(asked).__name__, cause_of(outcome.failure)))
+        if outcome.is_cut_off:
+            self.cut_off.add(type(asked).__name__)
         return outcome
 
     async def look_up(self, names: Iterable[str | None]) -> None:

@@ -649,6 +649,9 @@ class EvaluationCycle(EvaluatorGroup):
         for model, cause in ctx.unreachable:
             self._reports.unreachable(name, model, cause)
         ctx.unreachable.clear()
+        for model in ctx.cut_off:
+            self._reports.cut_off(name, model)
+        ctx.cut_off.clear()
         if done is not None and isinstance(done.error, NotAvailableError):
             self._reports.missing("evaluator", [name], str(done.error).rstrip("."))
         if done is not None and done.late:

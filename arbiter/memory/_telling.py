@@ -76,6 +76,15 @@ class Told:
                 *(name, seconds, _ADDRESS[0].lower() + _ADDRESS[1:]),
             )
 
+    def cut_off(self, name: str, model: str) -> None:
+        if self._once.is_new((name, "cut off")):
+            _log.warning(
+                "the answer of the model %s to evaluator %r is cut off: its complete items are used, and the rest is "
+                "lost. Let the model write more tokens, or give the "
+                "EvaluationCycle a shorter conversation_length; this warning is not repeated.",
+                *(model, name),
+            )
+
     def passed_over(self, name: str, problem: str) -> None:
         if self._once.is_new((name, "passed over")):
             _log.warning(

@@ -14,7 +14,17 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ValidationError, 
 
 from arbiter._values.contexts import ambient
 from arbiter._values.kinds import is_list, is_mapping
-from arbiter.models import MAX_ANSWER, ChatModel, Reply, aask, described, extract_json, json_values, whole
+from arbiter.models import (
+    MAX_ANSWER,
+    ChatModel,
+    Reply,
+    aask,
+    complete_part,
+    described,
+    extract_json,
+    json_values,
+    whole,
+)
 
 __all__ = ["TOLERANT", "CallBudget", "StructuredOutcome", "extract_json", "structured_call"]
 
@@ -41,6 +51,8 @@ class StructuredOutcome(Generic[T]):
     error: str = ""
     raised: bool = False
     """True if there was no answer at all: the model raised or timed out."""
+    is_cut_off: bool = False
+    """True if `value` is the complete part of an answer that ended before its end, as at the limit of tokens."""
     failure: Exception | None = field(default=None, compare=False, repr=False)
     """The model's exception in that case."""
 
@@ -81,7 +93,8 @@ async def structured_call(
     The first question is that of `arbiter.models.aask`; a bare JSON array is read as the list `item_field`.
     If the answer does not fit, the model sees it with its mistakes, up to `repair_attempts` times. If none
     fits, the valid part of the last one is kept: wrong items of lists and wrong fields with a default are
-    left out, and at least one given value must remain. A model that refuses structured output is asked for
+    left out, and at least one given value must remain. Of an answer that is cut off, the complete items of its
+    list are valid. A model that refuses structured output is asked for
     text, which costs one more call. Each call takes one of `budget`. Errors of the model are returned in the
     outcome, never raised.
     """
@@ -113,7 +126,12 @@ async def structured_call(
     value, dropped = reader.salvaged()
     if value is not None:
         return StructuredOutcome(
-            value=value, status="salvaged", calls=calls, dropped_items=dropped, error=error
+            value=value,
+            status="salvaged",
+            calls=calls,
+            dropped_items=dropped,
+            error=error,
+            is_cut_off=reader.is_cut_off,
         )
     return StructuredOutcome(
         value=None, status="failed", calls=calls, error=error, raised=raised is not None, failure=raised
@@ -122,6 +140,7 @@ async def structured_call(
 
 _NO_JSON = "the answer has no JSON object"
 _NO_FIT = "the answer does not fit the schema"
+_CUT_OFF = "the answer is cut off"
 _TOO_MANY = "the answer has several different values where one is expected"
 
 
@@ -135,7 +154,8 @@ class Reader(Generic[T]):
         self.replies = 0
         self.dropped = 0
         self.trouble = ""
-        self.candidates: list[list[Any]] = []
+        self.is_cut_off = False
+        self.candidates: list[tuple[list[Any], bool]] = []
 
     def read(self, reply: Reply) -> tuple[T | None, str]:
         """The value and "", or None and the problem as the model will see it."""
@@ -163,16 +183,18 @@ class Reader(Generic[T]):
             if fits:
                 value, self.dropped = fits[0]
                 return value, ""
-        self.candidates.append(misfits)
-        self.trouble = _NO_FIT if misfits else _NO_JSON
+        begun = [*filter(self._may_be_one, map(self._whole, _begun(reply)))]
+        self.candidates.append((misfits + begun, bool(begun)))
+        self.trouble = _NO_FIT if misfits else _CUT_OFF if begun or _is_limited(reply) else _NO_JSON
         return None, problem or self.trouble
 
     def salvaged(self) -> tuple[T | None, int]:
         """The valid part of the last reply that has one, and the number of values left out."""
-        for candidates in reversed(self.candidates):
+        for candidates, is_cut_off in reversed(self.candidates):
             for candidate in candidates:
                 found = self._saved(candidate)
                 if found is not None:
+                    self.is_cut_off = is_cut_off
                     return found
         return None, 0
 
@@ -297,15 +319,49 @@ def _keys(schema: type[BaseModel]) -> dict[str, set[str]]:
 
 def _groups(reply: Reply) -> Iterator[list[Any]]:
     """The possible answers in a reply; a later group counts only if nothing in the earlier ones fits."""
+    is_limited = _is_limited(reply)
+    if is_limited and reply.calls:
+        return
     yield [whole(call) for call in reply.calls]
-    if reply.parsed is not None:
+    if reply.parsed is not None and not is_limited:
         yield [reply.parsed]
+    for text in _texts(reply):
+        fenced, loose = json_values(text)
+        yield fenced + loose
+
+
+def _begun(reply: Reply) -> list[Any]:
+    """The complete parts of answers that are cut off."""
+    if reply.calls:
+        return [_without_last(reply.calls[-1])] if _is_limited(reply) else []
+    return [part for part in map(complete_part, _texts(reply)) if part is not None]
+
+
+def _texts(reply: Reply) -> list[str]:
     message = reply.message
-    if isinstance(message, AIMessage):
-        for call in message.invalid_tool_calls:
-            fenced, loose = json_values(call["args"] or "")
-            yield fenced + loose
-    yield from json_values(reply.text)
+    calls = message.invalid_tool_calls if isinstance(message, AIMessage) else ()
+    return [*(call["args"] or "" for call in calls), reply.text]
+
+
+def _is_limited(reply: Reply) -> bool:
+    """True if a model stopped at its limit of tokens. LangChain then closes the brackets of a call that it streams, and
+    of JSON that it parses, so that a part of a claim looks like one."""
+    said: Mapping[str, Any] = getattr(reply.message, "response_metadata", None) or {}
+    details = said.get("incomplete_details")
+    reasons = [said.get(key) for key in ("finish_reason", "stop_reason", "done_reason")]
+    reasons.append(details.get("reason") if is_mapping(details) else None)
+    return any(str(reason).rpartition(".")[2].lower() in _LIMITS for reason in reasons)
+
+
+_LIMITS = ("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded")
+
+
+def _without_last(value: Any) -> Any:
+    """A value without its last item or field, which may be a part of one."""
+    if is_list(value):
+        return value[:-1]
+    *others, (key, last) = value.items() if is_mapping(value) and value else [("", None)]
+    return dict([*others, (key, _without_last(last))] if is_list(last) or is_mapping(last) else others)
 
 
 _DROPPED = "arbiter:dropped"

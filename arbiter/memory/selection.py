@@ -211,7 +211,7 @@ async def _by_model(ctx: EvalContext, offered: Sequence[CognitiveEvaluator], see
         )
     except (BudgetSpentError, NotAvailableError) as error:
         raise _SelectorError(str(error).rstrip(".")) from error
-    if outcome.value is None:
+    if outcome.value is None or outcome.is_cut_off:
         raise _SelectorError(f"the selector returned no names: {outcome.error}")
     return outcome.value.evaluators
 

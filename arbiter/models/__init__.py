@@ -18,7 +18,7 @@ from arbiter.models._asking import (
     total_usage,
     visible,
 )
-from arbiter.models._json import extract_json, json_values, no_constant, whole
+from arbiter.models._json import complete_part, extract_json, json_values, no_constant, whole
 from arbiter.models._judges import (
     ChatJudge,
     Judge,
@@ -63,6 +63,7 @@ __all__ = [
     "areply",
     "as_text",
     "ask",
+    "complete_part",
     "described",
     "dollars",
     "extract_json",

@@ -59,6 +59,35 @@ def json_values(text: str) -> Values:
     return found
 
 
+def complete_part(text: str) -> Any:
+    """The value in which a text breaks off, with the complete items of its first list; None if there is none."""
+    at = 0
+    while mark := _MARK.search(text, at):
+        at = mark.end()
+        if mark[0][0] in _PAIRS:
+            at, is_whole = _end(text, mark.start())
+            if not is_whole and at == len(text):
+                return _completed(text, mark.start())
+    return None
+
+
+def _completed(text: str, start: int) -> Any:
+    awaited: list[str] = []
+    end, closing = start, ""
+    for token in _BRACKET.finditer(text, start):
+        char = token[0]
+        if char in _PAIRS and len(awaited) < MAX_DEPTH:
+            awaited.append(_PAIRS[char])
+            continue
+        if awaited[-1:] == [char]:
+            awaited.pop()
+        elif not token["string"]:
+            break
+        if awaited[-1:] == ["]"] and awaited.count("]") == 1:
+            end, closing = token.end(), "".join(reversed(awaited))
+    return next(iter(_read(text[start:end] + closing)), None)
+
+
 # Brackets in prose, as in [sic] or {{this}}, do not begin a value.
 _MARK = re.compile(
     r"""(?P<fence>```) | (?P<think><think(?:ing)?>) | (?P<thought></think(?:ing)?>)

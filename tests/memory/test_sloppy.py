@@ -8,11 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages.tool import invalid_tool_call, tool_call_chunk
+from langchain_core.messages.utils import message_chunk_to_message
 
 from arbiter.memory import Entity, ReflectionEvaluator
 from tests.memory.dialogue_support import Chat, fact, status
 from tests.memory.test_talks import Talk, says
+from tests.scripted import ScriptedTools
 
 Answer = dict[str, Any]
 CAT = "User has a cat"
@@ -80,6 +83,9 @@ SHAPES: dict[str, Callable[[Answer], Any]] = {
     "beside a list that never ends": lambda a: {**a, "forget": "[" * 20_000},
     "with a type in a list": each(type=["status", "fact"]),
     "in capitals": lambda a: {"CLAIMS": [{key.upper(): part for key, part in a["claims"][0].items()}]},
+    "statuses beside no facts": lambda a: {"facts": [], "statuses": a["claims"]},
+    "statuses alone": lambda a: {"statuses": a["claims"]},
+    "a list for each type": lambda a: {"claims": {"facts": a["claims"], "statuses": [], "opinions": []}},
     "with keys as in JavaScript": lambda a: {"claims": [_in_humps(claim) for claim in a["claims"]]},
 }
 
@@ -93,6 +99,18 @@ async def test_a_claim_is_learned_from_an_answer_in_another_shape(shape: str) ->
     chat = Sloppy(("cat", says(CAT)), shape=SHAPES[shape])
     await talk(chat, "I have a cat")
     assert await chat.known() == [CAT]
+    assert chat.model.calls == 1
+
+
+@pytest.mark.parametrize("around", [False, True])
+async def test_claims_that_are_listed_by_their_types_have_these(around: bool) -> None:
+    def shape(answer: Answer) -> Answer:
+        lists = {"facts": [{"claim": CAT}], "statuses": [{"claim": HOME}], "opinions": None}
+        return {"claims": lists} if around else lists
+
+    chat = Sloppy(shape=shape)
+    await talk(chat, "I have a cat, and live in Oslo")
+    assert {known.claim: known.type for known in await chat.facts()} == {CAT: "fact", HOME: "status"}
     assert chat.model.calls == 1
 
 
@@ -189,6 +207,41 @@ async def test_a_name_of_many_blanks_is_nobody(named: str) -> None:
     chat.model.answers[:] = [json.dumps({"thought": "", "facts": [], "relationships": [friendly]})]
     await chat.say("I have a cat")
     assert await chat.cycle.memory.arelationships() == []
+
+
+@pytest.mark.parametrize("name", ["Null", "None", "Unknown"])
+async def test_people_may_be_called_by_a_word_for_nothing(name: str) -> None:
+    claim = fact(f"{name} lives in Rome", subject=name)
+    friend = Sloppy(("lives", says(claim)))
+    await talk(friend, f"My friend {name} lives in Rome")
+    assert [known.subject for known in await friend.facts()] == [name]
+    user = Sloppy(("lives", says(claim)), ("I am", says(names=[name])))
+    await talk(user, f"{name} lives in Rome", f"I am {name}")
+    assert [known.subject for known in await user.facts()] == ["user-1"]
+
+
+@pytest.mark.parametrize("name", ["null", "None", "Unknown.", "n/a"])
+async def test_a_word_for_nothing_in_place_of_a_name_is_no_name(name: str) -> None:
+    chat = Sloppy(
+        ("Rome", says(fact("Ada lives in Rome", subject="Ada"))),
+        shape=lambda answer: {**answer, "names": [{"name": name, "message_id": "m0"}]},
+    )
+    await talk(chat, "I live in Rome, and have null appetite")
+    assert (await chat.cycle.memory.aexport("user-1"))["own_names"] == []
+    assert chat.model.calls == 1
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"facts": [], "statuses": [status(CAT)]}, {"claims": {"facts": [], "statuses": [{"claim": CAT}]}}],
+)
+async def test_a_reflection_may_list_facts_by_their_types(facts: Answer) -> None:
+    chat = Chat({})
+    chat.arbiter_os.remove_evaluator("GET_FACTS")
+    chat.arbiter_os.add_evaluator(ReflectionEvaluator())
+    chat.model.answers[:] = [json.dumps({"thought": "", **facts, "relationships": []})]
+    await chat.say("I have a cat")
+    assert [(known.claim, known.type) for known in await chat.facts()] == [(CAT, "status")]
 
 
 @pytest.mark.parametrize("facts", [[CAT], None])
@@ -310,6 +363,42 @@ async def test_a_repetition_counts_however_the_model_names_the_fact(named: str) 
     assert [(one.claim, one.mention_count) for one in await chat.facts()] == [(CAT, 2)]
 
 
+def named_as(known: list[Any], is_known: bool = True) -> Callable[[Answer], Answer]:
+    """The claims with the id of the first of `known`."""
+
+    def shape(answer: Answer) -> Answer:
+        again = {"already_known": is_known, "known_id": known[0].id} if known else {}
+        return {"claims": [{**claim, **again} for claim in answer["claims"]]}
+
+    return shape
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize(
+    "claim", ["User has a dog", "User is a vet", "User does not have a cat", "User has a dog and a bird"]
+)
+async def test_a_claim_with_the_id_of_another_fact_is_compared_and_does_not_count_for_that(
+    claim: str, is_known: bool
+) -> None:
+    known: list[Any] = []
+    chat = Sloppy(("a cat", says(CAT)), ("Well", says(claim)), shape=named_as(known, is_known))
+    await talk(chat, "I have a cat")
+    known += await chat.facts()
+    await chat.say("Well, ...", id="m1")
+    assert (await chat.known(), (await chat.fact(CAT)).mention_count) == (sorted([CAT, claim]), 1)
+    assert len(chat.compared) == 1
+
+
+async def test_a_fact_that_is_named_in_another_language_counts_again() -> None:
+    known: list[Any] = []
+    hears = ("a cat", says(CAT)), ("猫", says("用户有一只猫"))
+    chat = Sloppy(*hears, shape=named_as(known), compare="duplicate")
+    await talk(chat, "I have a cat")
+    known += await chat.facts()
+    await chat.say("我的猫", id="m1")
+    assert [(one.claim, one.mention_count) for one in await chat.facts()] == [(CAT, 2)]
+
+
 async def test_a_reflection_may_write_the_id_of_a_fact_in_another_way() -> None:
     chat = Chat({"have a cat": CAT}, conversation_length=4)
     await chat.say("I have a cat", id="m0")
@@ -374,3 +463,94 @@ async def test_a_change_is_noticed_from_an_answer_in_another_shape(shape: str) -
     chat = Sloppy(*hears, pairs=PAIRS[shape], compare="supersedes")
     await talk(chat, "I live in Oslo", "I live in Bergen now")
     assert await chat.known() == [MOVED]
+
+
+# Answers that are cut off -------------------------------------------------------------------------
+
+CUT = json.dumps(
+    {
+        "forget": [],
+        "claims": [
+            fact(CAT, source_message_ids=["m0"]),
+            fact("User has a dog", source_message_ids=["m0"], subject="user-1"),
+        ],
+    }
+)[: -len('-1"}]}')]
+LIMITS: list[dict[str, Any]] = [
+    *({key: word} for key in ("finish_reason", "stop_reason") for word in ("length", "MAX_TOKENS")),
+    {"done_reason": "length"},
+    {"incomplete_details": {"reason": "max_output_tokens"}},
+]
+
+
+def streamed(args: str, limit: dict[str, Any]) -> BaseMessage:
+    """A call as LangChain makes it of a stream: it closes the brackets of one that is cut off."""
+    call = tool_call_chunk(name="ExtractedClaims", args=args, id="1", index=0)
+    return message_chunk_to_message(
+        AIMessageChunk(content="", tool_call_chunks=[call], response_metadata=limit)
+    )
+
+
+def unread(args: str, limit: dict[str, Any]) -> BaseMessage:
+    call = invalid_tool_call(name="ExtractedClaims", args=args, id="1", error=None)
+    return AIMessage("", invalid_tool_calls=[call], response_metadata=limit)
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=repr)
+@pytest.mark.parametrize("made", [streamed, unread, None])
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_the_complete_claims_of_an_answer_that_is_cut_off_are_learned(
+    made: Callable[..., BaseMessage] | None,
+    limit: dict[str, Any],
+    asynchronous: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    chat = Sloppy(asynchronous=asynchronous)
+    answer = AIMessage(CUT, response_metadata=limit) if made is None else made(CUT, limit)
+    chat.model = chat.cycle.evaluator_model = ScriptedTools(answers=[answer])
+    await talk(chat, "I have a cat and a dog", "Well, ...")
+    await chat.say("And so on")
+    assert set(await chat.known()) == {CAT}
+    assert chat.model.calls % 2 == 0
+    assert caplog.text.count("is cut off") == 1
+    assert CAT not in caplog.text
+
+
+@pytest.mark.parametrize("length", [len(CUT), CUT.index("dog"), CUT.index("dog") + 20])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda text: text,
+        lambda text: f"```json\n{text}",
+        lambda text: text.partition('"claims": ')[2],
+        lambda text: text.replace('"', "'"),
+        lambda text: '{"result": ' + text,
+        lambda text: f'{{"claims": ["{CAT}", "User has a do',
+    ],
+)
+async def test_no_half_claim_is_learned(length: int, shape: Callable[[str], str]) -> None:
+    chat = Sloppy(shape=lambda answer: shape(CUT[:length]))
+    await talk(chat, "I have a cat and a dog")
+    assert await chat.known() == [CAT]
+
+
+async def test_a_second_answer_that_is_complete_counts_alone() -> None:
+    answers = [AIMessage(CUT, response_metadata={"finish_reason": "length"}), f'{CUT}-1"}}]}}']
+    chat = Sloppy()
+    chat.model.answers[:] = answers
+    await talk(chat, "I have a cat and a dog")
+    assert await chat.known() == [CAT, "User has a dog"]
+
+
+async def test_an_answer_that_is_cut_off_may_lack_a_wish_and_is_asked_for_again() -> None:
+    def shape(answer: Answer) -> Any:
+        return json.dumps({"claims": [fact(HOME)], **answer})[:80] if is_cut and answer["forget"] else answer
+
+    is_cut = True
+    chat = Sloppy(("cat", says(CAT)), ("Forget", says(HOME, forget=["cat"])), shape=shape)
+    await talk(chat, "I have a cat", "Forget that, I live in Oslo")
+    assert await chat.known() == [CAT]
+    is_cut = False
+    chat.pass_by(hours=1)
+    await chat.say("Please!", id="m8")
+    assert await chat.known() == [HOME]

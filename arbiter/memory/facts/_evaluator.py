@@ -42,6 +42,7 @@ from arbiter.memory.facts._extraction import (
     label,
     meant,
     rendered,
+    says_nothing,
 )
 from arbiter.memory.facts._fact_store import facts_of
 from arbiter.memory.facts._forgetting import Wanted
@@ -228,8 +229,9 @@ class FactEvaluator(CognitiveEvaluator):
             return _outcome(Ingested(), wishes.carried, calls=0)
         used = ctx.budget.used
         known, told, outcome = await self._read(ctx, earlier, fresh)
-        if outcome.value is None:
-            is_wish = bool(await self._hasty(ctx, fresh))
+        # The part of an answer that is cut off may be the wish.
+        is_wish = (outcome.value is None or outcome.is_cut_off) and bool(await self._hasty(ctx, fresh))
+        if outcome.value is None or is_wish:
             skipped = await cursors.fail(read, raised=outcome.raised or is_wish, again=bool(edited))
             if skipped:
                 await cursors.note_texts(ctx.messages, read)
@@ -581,14 +583,16 @@ def _introduced(
         if message.id:
             for id in (label(message.id), label(ctx.speaker_of(message))):
                 told[id] = (*told.get(id, ()), message.id)
+    texts = {message.id: text_of(message) for message in fresh}
     return [
         Introduction(
-            name=given.name.strip(),
+            name=given.name,
             source_message_ids=ids,
             whose="own" if given.is_own else "not own",
         )
         for given in names
         if (ids := told.get(meant(label(given.message_id), told)) if given.message_id else spoken)
+        and not all(says_nothing(given.name, texts[id]) for id in ids)
     ]
 
 

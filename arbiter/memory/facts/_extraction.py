@@ -17,6 +17,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
+    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
@@ -73,15 +74,18 @@ _YES = ("true", "yes", "1")
 
 
 def _not_blank(text: str) -> str:
-    if _says_nothing(text):
+    if says_nothing(text):
         raise ValueError("expected a sentence")
     return text
 
 
-def _says_nothing(given: Any) -> bool:
-    """True for null, blanks, and the words with which models say that there is none."""
-    text: Any = given.strip(" .\n").lower() if isinstance(given, str) else given
-    return text is None or text == "" or text in _NOBODY
+def says_nothing(given: Any, said: str = "") -> bool:
+    """True for null, blanks, and the words with which models say that there is none, unless they are `said` as a
+    name: people are called Null."""
+    text: Any = given.strip(" .\n") if isinstance(given, str) else given
+    if not isinstance(text, str) or text.lower() not in ("", *_NOBODY):
+        return text is None
+    return text == text.lower() or re.search(rf"\b{re.escape(text)}\b", said) is None
 
 
 def _flag(given: Any) -> bool:
@@ -114,10 +118,14 @@ Text = Annotated[str | None, BeforeValidator(_optional_text)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 
 
-def _somebody(given: Any) -> Any:
+def _somebody(given: Any, info: ValidationInfo) -> str | None:
     """The text, or None for the words with which models say that there is none."""
     text = _optional_text(given)
-    return None if _says_nothing(text) else text
+    return (
+        None
+        if says_nothing(text, info.data.get("claim", "") if info.field_name == "subject" else "")
+        else text
+    )
 
 
 _NOBODY = ("null", "none", "n/a", "unknown", "unspecified")
@@ -222,7 +230,7 @@ def _listed(given: Any) -> list[Any]:
 
 def _told(given: Any) -> Any:
     """The list that a model means: it may write one as a text in JSON, or a word for none."""
-    if _says_nothing(given) or given == {}:
+    if says_nothing(given) or given == {}:
         return []
     try:
         return json.loads(given) if isinstance(given, str) and given.lstrip()[:1] in ("[", "{") else given
@@ -254,7 +262,7 @@ Taken = Annotated[Asked, BeforeValidator(_a_message)]
 class GivenName(BaseModel):
     """A name that the speaker of a message has given, or taken back."""
 
-    name: Annotated[str, AfterValidator(_not_blank)] = Field(description="The name, as it was written.")
+    name: Annotated[str, BeforeValidator(_optional_text)] = Field(description="The name, as it was written.")
     message_id: Annotated[
         str,
         BeforeValidator(lambda given: _optional_text(given) or ""),
@@ -299,21 +307,42 @@ class Remarks(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_claims(cls, value: Any) -> Any:
-        """Accept an answer that has other parts only."""
-        if is_mapping(value) and "claims" not in value and any(key in value for key in _OTHERS):
-            return {**value, "claims": value.get("facts", [])}
-        return value
+        """Accept an answer that has other parts only, and one with a list for each type of claim."""
+        given = gathered(value, "claims")
+        if is_mapping(given) and "claims" not in given and any(key in given for key in _OTHERS):
+            return {**given, "claims": given.get("facts", [])}
+        return given
 
 
 _OTHERS = ("forget", "off_record", "forget_everything", "names", "profiles")
+LISTS: Mapping[str, ClaimType | None] = {
+    "claims": None,
+    "facts": None,
+    "statuses": "status",
+    "opinions": "opinion",
+}
+"""The keys under which models list claims, and the type that one means."""
+_CLAIMS = AliasChoices(*LISTS)
 
 
-_CLAIMS = AliasChoices("claims", "facts")
+def gathered(given: Any, name: str) -> Any:
+    """An object with the claims of all its lists under one `name`; anything else as it is."""
+    found = [key for key in LISTS if key in given] if is_mapping(given) else []
+    if not found or found in (["claims"], ["facts"]):
+        return given
+    claims: list[Any] = []
+    for key in found:
+        listed = sentences_too(given[key])
+        for claim in listed if is_list(listed) else [listed]:
+            claims.append({"type": LISTS[key], **claim} if is_mapping(claim) else claim)
+    return {**given, name: claims}
 
 
 def sentences_too(given: Any) -> Any:
-    """Claims, also as a list of nothing but sentences, or a word for none."""
-    items = _told(given)
+    """Claims, also as a list of nothing but sentences, as an object of lists, or as a word for none."""
+    items = gathered(_told(given), "claims")
+    if is_mapping(items) and not any(key in items for key in _SENTENCE):
+        items = items.get("claims", items.get("facts", items))
     if is_list(items) and all(isinstance(each, str) for each in items):
         return [{"claim": each} for each in items]
     return items

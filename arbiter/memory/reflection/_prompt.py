@@ -9,7 +9,15 @@ from math import isfinite
 from typing import Annotated, Any, cast
 
 from langchain_core.messages import BaseMessage
-from pydantic import AliasChoices, AliasGenerator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AliasChoices,
+    AliasGenerator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from arbiter._values.kinds import is_listing
@@ -20,7 +28,15 @@ from arbiter.memory._entities import Entity
 from arbiter.memory._evaluators import EvaluationExample, ExampleMessage
 from arbiter.memory._records import Claim, Fact, Relationship
 from arbiter.memory.answers import LISTED, TEXT, TOLERANT
-from arbiter.memory.facts._extraction import FIELDS, ExtractedClaim, label, meant, sentences_too
+from arbiter.memory.facts._extraction import (
+    FIELDS,
+    LISTS,
+    ExtractedClaim,
+    gathered,
+    label,
+    meant,
+    sentences_too,
+)
 from arbiter.memory.reflection._relationships import normal_tags
 from arbiter.models import quote, visible
 
@@ -232,8 +248,14 @@ class ReflectionAnswer(BaseModel):
         Field(description="how the conversation goes, in the first person"),
     ] = ""
     facts: Annotated[list[FoundFact], TOLERANT, BeforeValidator(sentences_too)] = Field(
-        default_factory=list[FoundFact]
+        default_factory=list[FoundFact], validation_alias=AliasChoices("facts", *LISTS)
     )
     relationships: Annotated[list[FoundRelationship], TOLERANT, LISTED] = Field(
         default_factory=list[FoundRelationship]
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_all_facts(cls, value: Any) -> Any:
+        """Accept a list for each type of facts."""
+        return gathered(value, "facts")
