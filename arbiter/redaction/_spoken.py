@@ -14,6 +14,7 @@ from itertools import count, islice
 from typing import Literal
 
 from arbiter.redaction._forms import NOT_SECRET
+from arbiter.redaction._locks import LOCKS, unlocking_in
 
 Range = tuple[int, int]
 Kind = Literal["plain", "strict", "foreign", "number", "lock", "once", "phrase", "words", "pair"]
@@ -25,14 +26,13 @@ for one login (`once`), all words to the end of the sentence (`phrase`), at leas
 _KEYED = r"(?:api|access|secret|private|auth|encryption|license|client|recovery|seed)[ _-]?"
 _WIRELESS = r"(?:wi-?fi|wlan|wpa2?|wep)[ _-]?"
 _PAIRED = r"(?=(?:\s{0,2}[:=]|\s(?:is|are|was))\s{0,3}[^\s/|:,;]{1,64}\s{0,2}[/|:])"
-_LOCKED = r"(?:security|door|gate|alarm|entry|safe|vault|lock|lockbox|locker|garage|keypad) "
+_LOCKED = (
+    r"(?:security|door|gate|alarm|entry|safe|vault|lock|lockbox|locker|garage|keypad|iphone|ipad|tablet|phone's"
+    r"|(?:my|our|his|her|their) phone)(?:'s)? "
+)
 _LOCK = (
     r"s? (?:for|to|of|on|at|für|zur|zum|vom|von|del?|della|du|da|do|para|van|voor|от|к)(?: [^\s.,;:!?]{1,16}){0,3}? "
-    r"(?:(?:dell|d|l)')?(?:door|gate|alarm|entrance|safe|vault|lock|lockbox|padlock|locker|garage|keypad|building"
-    r"|\w{0,8}tür|tor|alarmanlage|tresor|\w{0,8}schloss|puerta|port[aó]n|portal|garaje|alarma|caja fuerte|candado"
-    r"|edificio|porte|portail|immeuble|entrée|alarme|coffre|cadenas|interphone|porta|portone|cancello|allarme"
-    r"|cassaforte|lucchetto|portão|cofre|garagem|cadeado|prédio|\w{0,4}deur|poort|kluis|drzwi|bramy|domofonu|sejfu"
-    r"|двери|домофона|подъезда|ворот|сейфа|замка|сигнализации)s?"
+    rf"(?:(?:dell|d|l)')?(?:{LOCKS})s?"
 )
 """What a code is for, after the word for "code": "code for the door", "Code für die Haustür"."""
 _NO_LOCK = "".join(
@@ -82,7 +82,12 @@ _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
     ("code", "s?", "plain", _KEYED),
     ("code", "s?", "lock", "backup[ _-]?"),
     ("key", "s?", "lock", "backup[ _-]?"),
-    ("code", "", "number", r"(?:zugangs|toegangs|\w{0,8}tür|tor|garagen|alarm|tresor|safe|\w{0,6}schloss)-?"),
+    (
+        "code",
+        "",
+        "number",
+        r"(?:zugangs|toegangs|handy|\w{0,8}tür|tor|garagen|alarm|tresor|safe|\w{0,6}schloss)-?",
+    ),
     ("code", " secret", "number", ""),
     ("key", "s?", "plain", _KEYED),
     ("key", "", "plain", _WIRELESS),
@@ -298,6 +303,7 @@ _CODE = re.compile(
 )
 """The digits after "OTP" or "verification code". "The login code is 1200 lines long" has none."""
 _SIX = re.compile(r"\d{6}")
+_YEAR = re.compile(r"(?:19|20)\d\d")
 _DIGIT = re.compile(r"\d")
 _LETTER = re.compile(r"[^\W\d_]")
 _PAIR = re.compile(
@@ -336,6 +342,7 @@ def told_in(text: str, folded: str) -> Iterator[Range]:
         for name in TABLE:
             if name.sign in folded:
                 yield from _told(text, folded, name, left)
+    yield from unlocking_in(text, folded)
     if "code is" in folded or "is your " in folded:
         yield from (given.span(given.lastgroup or 0) for given in _GIVEN.finditer(text))
     if not is_ascii:
@@ -411,75 +418,107 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
     link, start = "", end
     if (head := _HEAD.match(text, end)) is not None:
         link, start = head["link"] or "", head.end()
-    linked = colon = link != ""
     if link.startswith("=") and not text[start - 1].isspace() and start < len(text):
         # An assignment: whatever follows is the value.
         if (value := _quoted(text, start)) is not None:
             return value
         if (assigned := _PIECE.match(text, start)) is not None:
             return None if _NO_VALUE.match(assigned[0]) else _range(assigned)
-    guessed: Range | None = None
-    fillers, turned, peek, is_for = 0, False, False, False
-    for piece in islice(_PIECE.finditer(text, start, start + _REACH), _MOST_PIECES):
-        word = piece[0]
-        core = word.strip(_AROUND).lower()
-        if linked and (quoted := _quoted(text, piece.start())) is not None:
-            return quoted
-        is_harmless = core in _HARMLESS and not text.startswith(_FAMOUS, piece.start())
-        if linked and kind == "phrase":
-            return None if is_harmless else _sentence(text, piece.start())
-        if core in _LINKS and not (linked and colon):
-            linked = True
-        elif turned and core in _TO:
-            linked, turned = True, False
-        elif core in _TO_LINK and (linked or fillers <= _MOST_FILLERS) and not colon:
-            # "Was changed to x" tells the password, "was changed" does not.
-            turned, linked = True, False
-        elif not core or core in _SKIPPED:
-            continue
-        elif core in _THINGS or core == name[0]:
-            return None
-        elif kind in ("number", "lock"):
-            around = _AROUND + "#" if linked else _AROUND
-            number = _NUMBER.match(text, piece.start() + len(word) - len(word.lstrip(around)))
-            # Without "is", a short number behind "code for the door" is that of a door.
-            if number is not None and (linked or kind == "number" or (fillers == 0 and len(number[0]) > 3)):
-                return number.span()
-            if linked and (spelled := _SPELLED.match(text, piece.start())) is not None:
-                return spelled.span()
-            if linked and not peek and _looks_secret(core, next_to=False):
-                return _range(piece)
-            if linked and core in _BEFORE_SECRET:
-                peek = core in _INDEFINITE
+    walk = _Walk(text, start, name[0], colon=link != "")
+    if kind in ("number", "lock"):
+        return _number(walk, at_once=kind == "number")
+    return _word(walk, kind)
+
+
+class _Walk:
+    """The words after a name, but for those that only lead to the secret. `linked` is True behind "is", ":" or the
+    like, and `fillers` is the number of words that were before. A quotation behind a link ends it (`quoted`), and so
+    does a word after which the name is that of something else (`is_other`)."""
+
+    def __init__(self, text: str, start: int, name: str, *, colon: bool) -> None:
+        self.text, self.start, self.name = text, start, name
+        self.linked = self.colon = colon
+        self.turned: str | None = None
+        self.fillers = 0
+        self.quoted: Range | None = None
+        self.is_other = False
+
+    def __iter__(self) -> Iterator[tuple[re.Match[str], str]]:
+        """Each word, and its core in lower case."""
+        for piece in islice(_PIECE.finditer(self.text, self.start, self.start + _REACH), _MOST_PIECES):
+            core = piece[0].strip(_AROUND).lower()
+            if self.linked and (quoted := _quoted(self.text, piece.start())) is not None:
+                self.quoted = quoted
+                return
+            if core in _LINKS and not (self.linked and self.colon):
+                self.linked = True
+            elif self.turned == "" and core in _TO:
+                self.linked, self.turned = True, core
+            elif core in _TO_LINK and (self.linked or self.fillers <= _MOST_FILLERS) and not self.colon:
+                # "Was changed to x" tells the password, "was changed" does not.
+                self.linked, self.turned = False, ""
+            elif not core or core in _SKIPPED:
                 continue
-            if linked or word[-1] in ".!?":
-                return None
-            fillers += 1
-        elif peek:
-            return _range(piece) if _MIXED.search(word) else None
-        elif linked:
-            if core in _BEFORE_SECRET and not colon:
-                peek = True
-            elif is_harmless:
-                return None
-            elif _is_told(text, piece, kind, colon):
-                is_phrase = kind == "plain" and (colon or core in _HARMLESS)
-                phrase = _PHRASE.match(text, piece.start()) if is_phrase else None
-                return _range(piece) if phrase is None else phrase.span()
+            elif core in _THINGS or core == self.name:
+                self.is_other = True
+                return
             else:
-                return None
-        else:
-            if _looks_secret(core, next_to=fillers == 0):
-                guessed = guessed or _range(piece)
-            is_for = core in _FOR if fillers == 0 else is_for
-            if is_for and kind in ("plain", "foreign") and _COLON.match(text, piece.end() - 1):
-                # "Password for the zip: blue-horse"
-                linked, kind = True, "foreign"
+                yield piece, core
+                self.fillers += not self.linked
+
+
+def _number(walk: _Walk, *, at_once: bool) -> Range | None:
+    """The number after a PIN or a code; `at_once` also without "is" before it."""
+    text, peek = walk.text, False
+    for piece, core in walk:
+        word = piece[0]
+        around = _AROUND + "#" if walk.linked else _AROUND
+        number = _NUMBER.match(text, piece.start() + len(word) - len(word.lstrip(around)))
+        if number is not None and walk.turned == "in" and _YEAR.fullmatch(number[0]):
+            return None
+        # Without "is", a short number behind "code for the door" is that of a door.
+        is_next = walk.fillers == 0 and number is not None and len(number[0]) > 3
+        if number is not None and (walk.linked or at_once or is_next):
+            return number.span()
+        if walk.linked and (spelled := _SPELLED.match(text, piece.start())) is not None:
+            return spelled.span()
+        if walk.linked and not peek and _looks_secret(core, next_to=False):
+            return _range(piece)
+        if walk.linked and core in _BEFORE_SECRET:
+            peek = core in _INDEFINITE
+        elif walk.linked or word[-1] in ".!?":
+            return None
+    return walk.quoted
+
+
+def _word(walk: _Walk, kind: Kind) -> Range | None:
+    """The word, or the words, after the name of a password, a key or a token."""
+    text, peek, is_for = walk.text, False, False
+    guessed: Range | None = None
+    for piece, core in walk:
+        is_harmless = core in _HARMLESS and not text.startswith(_FAMOUS, piece.start())
+        if peek:
+            return _range(piece) if _MIXED.search(piece[0]) else None
+        if walk.linked:
+            if kind == "phrase" and not is_harmless:
+                return _sentence(text, piece.start())
+            if core in _BEFORE_SECRET and not walk.colon and kind != "phrase":
+                peek = True
                 continue
-            if word[-1] in ".!?" or fillers == _MOST_FILLERS:
-                break
-            fillers += 1
-    return guessed if kind != "strict" else None
+            if is_harmless or not _is_told(text, piece, kind, walk.colon):
+                return None
+            is_phrase = kind == "plain" and (walk.colon or core in _HARMLESS)
+            phrase = _PHRASE.match(text, piece.start()) if is_phrase else None
+            return _range(piece) if phrase is None else phrase.span()
+        if _looks_secret(core, next_to=walk.fillers == 0):
+            guessed = guessed or _range(piece)
+        is_for = core in _FOR if walk.fillers == 0 else is_for
+        if is_for and kind in ("plain", "foreign") and _COLON.match(text, piece.end() - 1):
+            # "Password for the zip: blue-horse"
+            walk.linked, kind = True, "foreign"
+        elif piece[0][-1] in ".!?" or walk.fillers == _MOST_FILLERS:
+            break
+    return walk.quoted or (None if kind == "strict" or walk.is_other else guessed)
 
 
 def _and_more(text: str, first: Range) -> Range:

@@ -516,18 +516,18 @@ async def test_the_complete_claims_of_an_answer_that_is_cut_off_are_learned(
     assert CAT not in caplog.text
 
 
+CUTS: list[Callable[[str], str]] = [
+    lambda text: text,
+    lambda text: f"```json\n{text}",
+    lambda text: text.partition('"claims": ')[2],
+    lambda text: text.replace('"', "'"),
+    lambda text: '{"result": ' + text,
+    lambda text: f'{{"claims": ["{CAT}", "User has a do',
+]
+
+
 @pytest.mark.parametrize("length", [len(CUT), CUT.index("dog"), CUT.index("dog") + 20])
-@pytest.mark.parametrize(
-    "shape",
-    [
-        lambda text: text,
-        lambda text: f"```json\n{text}",
-        lambda text: text.partition('"claims": ')[2],
-        lambda text: text.replace('"', "'"),
-        lambda text: '{"result": ' + text,
-        lambda text: f'{{"claims": ["{CAT}", "User has a do',
-    ],
-)
+@pytest.mark.parametrize("shape", CUTS)
 async def test_no_half_claim_is_learned(length: int, shape: Callable[[str], str]) -> None:
     chat = Sloppy(shape=lambda answer: shape(CUT[:length]))
     await talk(chat, "I have a cat and a dog")

@@ -28,6 +28,8 @@ REPEATED = (
     "aaaaaaaaaaaaaaaaaaaa ", "aaaaaaaaaaaaaaaaaaaa.", "12345678:AA", "ldapsearch -", "wget -", "openssl a ",
     "7z -", "smbclient -U a", "lftp -u a", "unzip -P", "curl -b a", "a://<", "a://a:<", "pwd:a", "hf_a_",
     "password:min8", "pk_test_a", "0123456789-us1 ",
+    "with 4931 ", "alarm with 4931, ", "unlock with 4931, ", "unlock the alarm 4931, ", "the alarm is 1930. ",
+    "the alarm is ", "with the the ",
     "gsk_aaaaaaaaaaaaaaaaaaa1/", "&code=", "'auth'", "_auth =", "sudo | echo a ",
 )  # fmt: skip
 

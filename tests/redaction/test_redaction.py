@@ -22,6 +22,7 @@ from arbiter.redaction._redactor import Path
 from arbiter.redaction._spoken import SIGNS, TABLE
 from arbiter.redaction._texts import bare
 from tests.memory.test_facts_privacy import HARMLESS, SECRETS
+from tests.redaction.codes import NO_CODES, TOLD_CODES
 from tests.redaction.forms import FORMS
 from tests.redaction.hostile import NAMES, hostile_texts
 
@@ -337,6 +338,19 @@ def test_what_follows_a_secret_in_a_log_stays(text: str) -> None:
 @pytest.mark.parametrize("text", [*HARMLESS, *NOT_TOLD])
 def test_a_text_without_a_secret_stays_as_it_is(text: str) -> None:
     assert OURS.redact(text) is text
+
+
+@pytest.mark.parametrize("line", TOLD_CODES.strip().splitlines())
+def test_a_code_is_replaced_however_somebody_tells_it(line: str) -> None:
+    text, _, code = line.partition(" | ")
+    assert code not in OURS.redact(text)
+    assert "[secret: spoken]" in OURS.redact(f"Hello! {text}.\nBye")
+
+
+def test_numbers_that_open_nothing_stay_as_they_are() -> None:
+    lines = NO_CODES.strip().splitlines()
+    assert {line: shown for line in lines if (shown := OURS.redact(line)) != line} == {}
+    assert OURS.redact("\n".join(lines)) == "\n".join(lines)
 
 
 def test_ordinary_sentences_with_words_of_logins_stay_as_they_are() -> None:
