@@ -554,3 +554,46 @@ async def test_an_answer_that_is_cut_off_may_lack_a_wish_and_is_asked_for_again(
     chat.pass_by(hours=1)
     await chat.say("Please!", id="m8")
     assert await chat.known() == [HOME]
+
+
+# Dates --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "since"),
+    [
+        *((each, "2027-05-01") for each in ("May 2027", "1 May 2027", "May 1st, 2027", "1st of May 2027")),
+        *(
+            (each, "2027-05-01")
+            for each in ("2027-05-XX", "01.05.2027", "05/2027", "2027.05.01", "2027年5月1日")
+        ),
+        *((each, "2027-05-01") for each in ("20270501", "2027-05-01T00:00", "~2027-05", "from 2027-05 on")),
+        *((each, "2027-01-01") for each in ("2027-XX-XX", "summer 2027", "2027-Q2", "05/01/2027")),
+    ],
+)
+async def test_a_plan_with_a_date_in_another_form_is_not_taken_for_the_present(
+    written: str, since: str
+) -> None:
+    hears = ("in Oslo", says(status(HOME))), ("move", says(status(MOVED, valid_from=written)))
+    chat = Sloppy(*hears, compare="supersedes")
+    await talk(chat, "I live in Oslo", "I'll move to Bergen")
+    assert await chat.known() == [HOME]
+    [planned] = [known.valid_from for known in await chat.facts() if known.claim == MOVED]
+    assert planned is not None
+    assert planned.date().isoformat() == since
+
+
+@pytest.mark.parametrize(
+    "written", ["soon", "2019-2021", "in 2019, and from 2027 on", "jan" * 10_000, "12:30"]
+)
+async def test_what_is_no_single_date_is_none(written: str) -> None:
+    chat = Sloppy(("move", says(status(MOVED, valid_from=written))))
+    await talk(chat, "I'll move to Bergen")
+    assert [known.valid_from for known in await chat.facts()] == [None]
+
+
+async def test_a_wish_to_forget_is_no_claim_of_what_is_forgotten() -> None:
+    wish = says("User wants the agent to forget the cat", forget=["cat"])
+    chat = Sloppy(("I have", says(CAT)), ("forget", wish))
+    await talk(chat, "I have a cat", "Please forget my cat")
+    assert await chat.known() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
@@ -34,33 +35,47 @@ from arbiter.models import quote, visible
 
 # Dates as models write them -----------------------------------------------------------------------
 
-_PART = re.compile(r"(\d{4})(?:[-/](\d{1,2})(?:[-/](\d{1,2}))?)?")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_YEAR = r"(?<!\d)(?P<year>\d{4})(?!\d)"
+_PARTS = (
+    re.compile(
+        rf"(?:\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? )?\b(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?,? {_YEAR}"
+    ),
+    re.compile(rf"\b(?P<month>{'|'.join(_MONTHS)})[a-z]*\.? (?P<day>\d{{1,2}})(?:st|nd|rd|th)?,? {_YEAR}"),
+    re.compile(rf"(?<![\d/])(?:(?P<day>\d{{1,2}})\.)?(?P<month>\d{{1,2}})[./]{_YEAR}"),
+    re.compile(rf"{_YEAR}(?:[-/.年](?P<month>\d{{1,2}})(?!\d)(?:[-/.月](?P<day>\d{{1,2}})(?!\d))?)?"),
+)
+"""Dates as models write them: "1 May 2027", "May 1, 2027", "01.05.2027", "2027-05-01", "2027-05-XX"."""
+_LONGEST_DATE = 100
 
 
 def moment(given: Any, *, last: bool = False) -> datetime | None:
     """The beginning of what is written: of the year 2019, the month 2019-05, the day 2019-05-12, or the time
-    itself. Without a zone if none is written. None for anything else. `last` is the moment when it is over:
-    "until 2019-05" ends with the month."""
+    itself. Without a zone if none is written. None for anything without a year. `last` is the moment when it is
+    over: "until 2019-05" ends with the month."""
     if isinstance(given, datetime):
         return given
     if isinstance(given, bool) or not isinstance(given, str | int):
         return None
-    text = str(given).strip()
-    try:
-        found = _PART.fullmatch(text)
-        if found is None:
+    text = str(given).strip()[:_LONGEST_DATE]
+    if _PARTS[-1].fullmatch(text) is None:
+        with suppress(ValueError):
             return datetime.fromisoformat(text)
-        year, month, day = (None if part is None else int(part) for part in found.groups())
-        begin = datetime.fromisoformat(f"{year:04}-{month or 1:02}-{day or 1:02}")
+    found = next((part for pattern in _PARTS if (part := pattern.search(text.lower()))), None)
+    if found is None or len(re.findall(r"(?<!\d)\d{4}(?!\d)", text)) > 1:
+        return None
+    year, month, day = found["year"], found["month"] or "", int(found["day"] or 0)
+    number = _MONTHS.index(month) + 1 if month in _MONTHS else int(month or 0)
+    with suppress(ValueError, OverflowError):
+        begin = datetime(int(year), number or 1, day or 1)  # noqa: DTZ001 - see `in_zone`
         if not last:
             return begin
-        if day is not None:
+        if day:
             return begin + timedelta(days=1)
-        if month is None:
+        if not number:
             return begin.replace(year=begin.year + 1)
         return (begin + timedelta(days=31)).replace(day=1)
-    except (ValueError, OverflowError):
-        return None
+    return None
 
 
 def in_zone(when: datetime | None, zone: tzinfo | None) -> datetime | None:

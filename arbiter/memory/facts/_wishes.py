@@ -23,12 +23,10 @@ from arbiter.memory.facts._changes import OPEN
 from arbiter.memory.facts._extraction import Remarks, Request, fact_of, label, meant
 from arbiter.memory.facts._forgetting import Forgetting, Forgotten, Wanted
 from arbiter.memory.facts._normal import caseless
-from arbiter.memory.stores._words import words_of
+from arbiter.memory.stores._words import terms_that_mean
 
 _ALL = 5
 """As many facts of a speaker, if the model names all that it was shown, are everything, also if it does not say so."""
-_SHORT = 3
-"""Words with no more characters say little about what a claim tells."""
 _PATIENCE = 2
 """Turns that may pass without an answer to the question whether to forget everything."""
 
@@ -322,7 +320,7 @@ class WishBook:
         last = max((places[id] for id in asking if id in places), default=-1)
         ids = {fact.id for fact in gone}
         texts = {caseless(fact.claim) for fact in gone}
-        words = {word for text in texts for word in words_of(text) if len(word) > _SHORT}
+        words = {word for text in texts for word in terms_that_mean(text)}
         texts |= self.carried.unsaid
 
         def repeats(claim: Claim) -> bool:
@@ -331,7 +329,7 @@ class WishBook:
             return (
                 claim.known_id in ids
                 or text in texts
-                or (tells_of_the_wish and not words.isdisjoint(words_of(text) - {"user"}))
+                or (tells_of_the_wish and not words.isdisjoint(terms_that_mean(text)))
             )
 
         return [
