@@ -425,6 +425,16 @@ async def test_a_message_that_takes_itself_back_may_be_named_by_its_id_alone() -
     assert await chat.known() == []
 
 
+@pytest.mark.parametrize("part", ["off_record", "forget"])
+@pytest.mark.parametrize("named", ["m0", "Message m0", "[m0]", "I have a cat", "i have a cat."])
+async def test_a_message_is_named_by_its_id_or_its_words(part: str, named: str) -> None:
+    chat = Sloppy(
+        ("cat", says(CAT)), shape=lambda answer: answer if answer["claims"] else {**answer, part: [named]}
+    )
+    await talk(chat, "I have a cat", "That was for your ears only")
+    assert await chat.known() == []
+
+
 @pytest.mark.parametrize("named", ["?", "a1"])
 async def test_where_several_speak_a_wrong_message_asks_for_nobody(named: str) -> None:
     def shape(answer: Answer) -> Answer:

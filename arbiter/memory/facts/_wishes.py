@@ -27,6 +27,8 @@ from arbiter.memory.stores._words import terms_that_mean
 
 _ALL = 5
 """As many facts of a speaker, if the model names all that it was shown, are everything, also if it does not say so."""
+_LONGEST = 1_000
+"""Characters of a message that are compared with the words of a wish."""
 _PATIENCE = 2
 """Turns that may pass without an answer to the question whether to forget everything."""
 
@@ -105,6 +107,12 @@ class _Read:
     @property
     def newest(self) -> BaseMessage | None:
         return next(reversed(self.fresh.values()), None)
+
+    def message(self, named: str) -> BaseMessage | None:
+        """The message that a model names: it may write the words of one for its id."""
+        words = caseless(named[:_LONGEST])
+        same = (each for each in self.known.values() if caseless(text_of(each)[:_LONGEST]) == words)
+        return self.known.get(meant(named, self.known)) or next(same, None)
 
 
 class WishBook:
@@ -187,7 +195,7 @@ class WishBook:
                 continue
             found.setdefault(self.ctx.speaker_of(asking), _Asked()).add(what, str(asking.id))
         for request in wishes.off_record:
-            message = read.known.get(meant(request.id, read.known))
+            message = read.message(request.id)
             # A new message may ask for itself; an earlier one was read without a wish, so the newest asks for it.
             asking = self._asking(request, read, message if message in read.fresh.values() else read.newest)
             if (
@@ -205,7 +213,7 @@ class WishBook:
         """What a model names that a message asks to forget, if its speaker may: a known fact, another message, a field
         of the user's profiles, or the words of a new claim."""
         speaker = self.ctx.speaker_of(asking)
-        message = read.known.get(named)
+        message = read.message(named)
         if (fact := fact_of(named, read.facts)) is not None:
             asked = self._claimed(caseless(fact.claim), asking, read)
             asked.facts.add(fact.id)
