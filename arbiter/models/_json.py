@@ -60,9 +60,10 @@ def json_values(text: str) -> Values:
 
 
 def complete_part(text: str) -> Any:
-    """The value in which a text breaks off, with the complete items of its first list; None if there is none."""
-    at = 0
-    while mark := _MARK.search(text, at):
+    """The value in which a text breaks off, with the complete items of its first list; None if there is none. A
+    thought has none, also one that has no end."""
+    at = max((end.end() for end in _END_OF_THOUGHT.finditer(text)), default=0)
+    while (mark := _MARK.search(text, at)) and not mark["think"]:
         at = mark.end()
         if mark[0][0] in _PAIRS:
             at, is_whole = _end(text, mark.start())

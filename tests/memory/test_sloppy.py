@@ -544,6 +544,13 @@ async def test_no_half_claim_is_learned(length: int, shape: Callable[[str], str]
     assert await chat.known() == [CAT]
 
 
+@pytest.mark.parametrize("before", ["", "</think>"])
+async def test_nothing_is_learned_from_a_thought_that_is_cut_off(before: str) -> None:
+    chat = Sloppy(shape=lambda answer: f"<think>{before}Perhaps <think>{CUT}")
+    await talk(chat, "I have a cat and a dog")
+    assert await chat.facts() == []
+
+
 async def test_a_second_answer_that_is_complete_counts_alone() -> None:
     answers = [AIMessage(CUT, response_metadata={"finish_reason": "length"}), f'{CUT}-1"}}]}}']
     chat = Sloppy()
