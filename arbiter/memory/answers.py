@@ -322,7 +322,7 @@ def _groups(reply: Reply) -> Iterator[list[Any]]:
     is_limited = _is_limited(reply)
     if is_limited and reply.calls:
         return
-    yield [whole(call) for call in reply.calls]
+    yield _joined([whole(call) for call in reply.calls])
     if reply.parsed is not None and not is_limited:
         yield [reply.parsed]
     for text in _texts(reply):
@@ -330,10 +330,25 @@ def _groups(reply: Reply) -> Iterator[list[Any]]:
         yield fenced + loose
 
 
+def _joined(calls: list[Any]) -> list[Any]:
+    """Several calls as one with all of their lists, which a model may split; as they are if they disagree."""
+    joined: dict[str, Any] = {}
+    for call in calls:
+        for key, part in call.items():
+            before = joined.setdefault(key, part)
+            if before is part or before == part:
+                continue
+            if not (is_list(before) and is_list(part)):
+                return calls
+            joined[key] = [*before, *part]
+    return [joined] if calls else []
+
+
 def _begun(reply: Reply) -> list[Any]:
     """The complete parts of answers that are cut off."""
     if reply.calls:
-        return [_without_last(reply.calls[-1])] if _is_limited(reply) else []
+        complete = [*reply.calls[:-1], _without_last(reply.calls[-1])]
+        return _joined(complete) if _is_limited(reply) else []
     return [part for part in map(complete_part, _texts(reply)) if part is not None]
 
 

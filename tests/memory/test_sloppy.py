@@ -15,7 +15,7 @@ from langchain_core.messages.utils import message_chunk_to_message
 from arbiter.memory import Entity, ReflectionEvaluator
 from tests.memory.dialogue_support import Chat, fact, status
 from tests.memory.test_talks import Talk, says
-from tests.scripted import ScriptedTools
+from tests.scripted import ScriptedTools, tool_call
 
 Answer = dict[str, Any]
 CAT = "User has a cat"
@@ -473,6 +473,24 @@ async def test_a_change_is_noticed_from_an_answer_in_another_shape(shape: str) -
     chat = Sloppy(*hears, pairs=PAIRS[shape], compare="supersedes")
     await talk(chat, "I live in Oslo", "I live in Bergen now")
     assert await chat.known() == [MOVED]
+
+
+@pytest.mark.parametrize("more", [{}, {"forget": []}, {"forget_everything": None}])
+async def test_claims_in_several_calls_of_one_reply_are_learned(more: Answer) -> None:
+    chat = Sloppy()
+    calls: list[Answer] = [{"claims": [fact(claim)], **more} for claim in (CAT, HOME)]
+    answer = tool_call("ExtractedClaims", *calls)
+    chat.model = chat.cycle.evaluator_model = ScriptedTools(answers=[answer])
+    await talk(chat, "I have a cat, and live in Oslo")
+    assert (await chat.known(), chat.model.calls) == ([CAT, HOME], 1)
+
+
+async def test_of_several_calls_that_disagree_none_is_believed() -> None:
+    chat = Sloppy()
+    calls = [{"claims": [fact(CAT)], "forget_everything": each} for each in (True, False)]
+    chat.model = chat.cycle.evaluator_model = ScriptedTools(answers=[tool_call("ExtractedClaims", *calls)])
+    await talk(chat, "I have a cat")
+    assert await chat.facts() == []
 
 
 # Answers that are cut off -------------------------------------------------------------------------
