@@ -255,8 +255,8 @@ class PolicyChecker(Contract):
         return (node,) if found else ()
 
     def tools_not_in(self, held: Collection[str]) -> Sequence[str]:
-        """The tools that it denies by name and that are not among those of a graph. Arbiter warns of such a
-        name if it is nearly that of a tool.
+        """The tools that it allows or denies by name and that are not among those of a graph. Arbiter warns of
+        such a name if it is nearly that of a tool.
         """
         return ()
 

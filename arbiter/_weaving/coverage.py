@@ -104,7 +104,7 @@ class Coverage:
         self._unsaved: WeakSet[Origin] = WeakSet()
         """The graphs without a checkpointer whose first node has run."""
         self._searched: WeakSet[Origin] = WeakSet()
-        """The graphs whose tools were compared with the names of denied tools."""
+        """The graphs whose tools were compared with the names of tools in rules."""
         self._spelt = (0, 0)
         """The number of rules and nodes at the last check of names in a call of a governed function."""
 
@@ -144,7 +144,8 @@ class Coverage:
                         node=name,
                         names=names,
                         nearest=meant,
-                        remedy="If it is a node of another graph, govern that graph first.",
+                        remedy=(not whole and own_names(name))
+                        or "If it is a node of another graph, govern that graph first.",
                     )
 
     def report_missing_instructions(self) -> None:
@@ -200,7 +201,7 @@ class Coverage:
         )
 
     def _report_misspelt_tools(self, origin: Origin) -> None:
-        """Report, once for each graph, the denied tools that it does not have, but one of nearly that name.
+        """Report, once for each graph, the tools of rules that it does not have, but one of nearly that name.
 
         Other names may be those of tools that exist only during a run.
         """
@@ -267,6 +268,11 @@ def _origin(source: str) -> str:
 def _own_name(node: str) -> str:
     """The node's name without its parents' names."""
     return node.rpartition(":")[2]
+
+
+def own_names(node: str) -> str:
+    """Advice for a node of a rule that has its parents in front, as in the history; "" for any other."""
+    return "A rule names a node of a subgraph without its parents." if ":" in node else ""
 
 
 def _named(contract: Contract) -> Iterator[_Claim]:
@@ -492,8 +498,8 @@ def _warn_unused(argument: str, unused: Sequence[str], why: str, there: str) -> 
 
 
 def misspelt_tools(graph: object, contracts: Iterable[Contract]) -> Iterator[tuple[Contract, str]]:
-    """The rules that deny a tool by a name that the graph does not have, but nearly has, each with a sentence
-    that says so.
+    """The rules that name a tool which the graph does not have, but one of nearly that name, each with a
+    sentence that says so.
     """
     rules = [
         rule
@@ -503,9 +509,10 @@ def misspelt_tools(graph: object, contracts: Iterable[Contract]) -> Iterator[tup
     held = list(tools_in(graph)) if rules else []
     for rule in rules:
         for tool in rule.tools_not_in(held):
-            if (meant := misspelt(tool, held)) is not None:
+            # A rule that names both tools intends both.
+            if (meant := misspelt(tool, held)) is not None and meant not in rule.tools_not_in(()):
                 yield (
                     rule,
-                    f"{rule.kind} {rule.name!r} denies the tool {tool!r}, which this graph does not have. "
+                    f"{rule.kind} {rule.name!r} names the tool {tool!r}, which this graph does not have. "
                     f"Did you mean {meant!r}?",
                 )

@@ -38,7 +38,9 @@ class AtMost(TemporalRule):
         ran = self.tallied(history, "runs")
         if ran < self.times:
             return ALLOW
-        return Verdict.deny(f"ran {how_often(int(ran))}{self.span}; at most {self.times} allowed")
+        return Verdict.deny(
+            f"the rule's nodes, all together, ran {how_often(int(ran))}{self.span}; at most {self.times} allowed"
+        )
 
     def observe(self, history: History) -> Mapping[str, float] | None:
         return _RAN if history.item.status in ("completed", "failed") else None

@@ -141,9 +141,10 @@ class ToolsChecker(PolicyChecker):
     def tools_not_in(self, held: Collection[str]) -> Sequence[str]:
         return [
             entry.rule.tool
-            for entry in self._denied
+            for entries, every in ((self._allowed or (), True), (self._denied, False))
+            for entry in entries
             if not {"*", "?"}.intersection(entry.rule.tool)
-            and not any(entry.names(tool, every=False) for tool in held)
+            and not any(entry.names(tool, every=every) for tool in held)
         ]
 
     def check_before(self, history: History) -> Verdict:

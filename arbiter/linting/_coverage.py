@@ -11,7 +11,7 @@ from arbiter._conditions import Condition, ConditionError
 from arbiter._contracts import Contract
 from arbiter._values.spelling import misspelt
 from arbiter._values.states import Unreadable
-from arbiter._weaving.coverage import misspelt_tools, wrong_exceptions
+from arbiter._weaving.coverage import misspelt_tools, own_names, wrong_exceptions
 from arbiter._weaving.govern import (
     SAVE_QUESTIONS,
     Graph,
@@ -93,7 +93,8 @@ def _without_nodes(contract: Contract, nodes: Sequence[Node]) -> Iterator[Findin
             + nearest(name, names),
             rule=contract.name,
             source=contract.source,
-            remedy=f"Correct the name in target_nodes. Nodes: {', '.join(sorted(set(names)))}.",
+            remedy=f"{own_names(name) or 'Correct the name in target_nodes.'} "
+            f"Nodes: {', '.join(sorted(set(names)))}.",
         )
     if missing or any(node.is_target_of(contract) for node in nodes):
         return
@@ -261,7 +262,7 @@ def bindings_without_effect(graph: Level, packs: Sequence[BindingPack]) -> Itera
 
 
 def tools_that_do_not_exist(graph: Graph, contracts: Sequence[Contract]) -> Iterator[Finding]:
-    """Denied tools that are misspelt. Other unknown names may be those of tools that exist only during a run."""
+    """Misspelt tools of rules. Other unknown names may be those of tools that exist only during a run."""
     for rule, message in misspelt_tools(graph, contracts):
         yield Finding(
             code="unknown-tool",
@@ -269,7 +270,7 @@ def tools_that_do_not_exist(graph: Graph, contracts: Sequence[Contract]) -> Iter
             message=message,
             rule=rule.name,
             source=rule.source,
-            remedy="Correct the name in deny.",
+            remedy="Correct the name in allow or deny.",
         )
 
 

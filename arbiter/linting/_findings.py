@@ -17,7 +17,7 @@ CODES: dict[str, str] = {
     "unknown-instruction": "A condition compares the instruction with a text that is none.",
     "unknown-rule": "A condition counts the denials of a rule that does not exist, but one of nearly that name.",
     "unknown-evaluator": "A rule reads an evaluator that is not registered, or is off.",
-    "unknown-tool": "A rule denies a tool that the graph does not have, but one of nearly that name.",
+    "unknown-tool": "A rule names a tool that the graph does not have, but one of nearly that name.",
     "unknown-error": "A router is for an exception that does not exist, but one of nearly that name, or path.",
     "unknown-target": "A redirect leads to a node that the graph does not have.",
     "unverified-path": "A path leads to a node without the step that a rule demands before it.",

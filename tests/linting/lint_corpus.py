@@ -1157,6 +1157,18 @@ bug(
     severity="warning",
 )
 bug(
+    "a misspelt tool that is allowed",
+    ("unknown-tool", ""),
+    graph("START tools END", bodies={"tools": ToolNode([tool()])}),
+    checkers.ToolsChecker("lookups", allow=["lokup", "remove"], target_nodes=["tools"]),
+    severity="warning",
+)
+clean(
+    "a tool, and another one of nearly its name",
+    graph("START tools END", bodies={"tools": ToolNode([tool()])}),
+    checkers.ToolsChecker("lookups", allow=["lookup", "lookups", "remove"], target_nodes=["tools"]),
+)
+bug(
     "a misspelt tool of a subgraph",
     ("unknown-tool", ""),
     graph("START inner END", bodies={"inner": sub("START tools END", bodies={"tools": ToolNode([tool()])})}),

@@ -702,6 +702,18 @@ def test_siblings_see_the_same_past() -> None:
     assert paid == ["completed"] * 3 + ["denied"]
 
 
+def test_a_denial_says_that_all_runs_of_the_rule_s_nodes_count() -> None:
+    """Also without targets, where all nodes count, and the denied node itself has not run."""
+    builder = building(Playing)
+    builder.add_sequence([("check", nothing), ("tell", nothing), ("pay", nothing)])
+    builder.add_edge(START, "check")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(AtMost("few", 2))
+    said = "node 'pay': the rule's nodes, all together, ran 2 times in this run; at most 2 allowed"
+    with pytest.raises(PolicyViolationError, match=said):
+        arbiter_os.govern(builder.compile()).invoke({})
+
+
 @pytest.mark.lengthy
 @MODES
 def test_a_run_begins_with_each_input_also_where_the_start_is_conditional(mode: str) -> None:

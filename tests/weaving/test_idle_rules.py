@@ -116,6 +116,19 @@ def test_a_misspelt_target_is_an_error_when_the_graph_is_governed(kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_target_that_has_its_parent_in_front_is_an_error_that_says_how_to_name_it(kind: str) -> None:
+    """As the history prints it. The linter says the same."""
+    arbiter_os = ArbiterOS()
+    add(arbiter_os, kind, target_nodes=["team:respond"])
+    graph = team_of(graph_of("write", "respond"))
+    said = "A rule names a node of a subgraph without its parents."
+    with pytest.raises(UnknownNodeError, match=f"Did you mean 'respond'. {said}"):
+        arbiter_os.govern(graph)
+    found = [each.remedy for each in arbiter_os.lint(graph) if each.code == "unknown-node"]
+    assert found == [f"{said} Nodes: respond, team, write."]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_misspelt_target_is_an_error_when_it_is_registered_for_a_governed_graph(kind: str) -> None:
     arbiter_os = ArbiterOS()
     app = arbiter_os.govern(graph_of("write", "respond"))
@@ -524,7 +537,7 @@ def delete_files(path: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("denied", "is_reported"),
+    ("named", "is_reported"),
     [
         ("delete_file", True),
         ("deletefiles", True),
@@ -533,19 +546,22 @@ def delete_files(path: str) -> str:
         ("delete_f*", False),
     ],
 )
-def test_a_denied_tool_that_is_nearly_one_of_the_graph_is_reported(denied: str, is_reported: bool) -> None:
+@pytest.mark.parametrize("parameter", ["allow", "deny"])
+def test_a_tool_of_a_rule_that_is_nearly_one_of_the_graph_is_reported(
+    parameter: str, named: str, is_reported: bool
+) -> None:
     """Once; other names may be those of tools that exist only during a run."""
     call: Any = {"name": "delete_files", "args": {"path": "/x"}, "id": "1"}
     builder: Any = StateGraph(Chat)
     builder.add_node("tools", ToolNode([delete_files]))
     builder.add_edge(START, "tools")
     arbiter_os = ArbiterOS()
-    arbiter_os.add_policy_checker(ToolsChecker("files", deny=[denied], on_deny="audit"))
+    arbiter_os.add_policy_checker(ToolsChecker("files", **{parameter: [named]}, on_deny="audit"))
     app = arbiter_os.govern(team_of(builder.compile(), Chat), {"team:tools": TOOL_CALL})
     with warned() as texts:
         for _ in range(2):
             app.invoke({"messages": [AIMessage("", tool_calls=[call])]})
-    said = f"checker 'files' denies the tool {denied!r}, which this graph does not have. Did you mean 'delete_files'?"
+    said = f"checker 'files' names the tool {named!r}, which this graph does not have. Did you mean 'delete_files'?"
     assert texts == ([said] if is_reported else [])
 
 
