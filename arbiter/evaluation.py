@@ -13,11 +13,10 @@ from langchain_core.runnables import RunnableConfig
 
 from arbiter._contracts import Contract, TargetInstructions, TargetNodes, Targets
 from arbiter._values.parameters import Param, check_parameters
-from arbiter._values.states import is_whole
+from arbiter._values.states import FrozenDict, is_whole
 from arbiter._values.versions import hash_of
 from arbiter.errors import RegistrationError
 from arbiter.history._items import History
-from arbiter.history._results import NOTHING
 from arbiter.models import Judge
 from arbiter.verdicts import Evaluated, EvaluationResult, EvaluatorTrace
 
@@ -155,16 +154,19 @@ class FinishedRun:
     """
 
 
+_NOTHING: Mapping[str, Any] = FrozenDict()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOutcome:
     """The results of a group. An evaluator in neither `results` nor `errors` has not run, and `trace` gives
     the reason.
     """
 
-    results: Mapping[str, EvaluationResult] = field(default_factory=lambda: NOTHING)
-    errors: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    results: Mapping[str, EvaluationResult] = field(default_factory=lambda: _NOTHING)
+    errors: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     trace: Sequence[EvaluatorTrace] = ()
-    times: Mapping[str, tuple[int, int]] = field(default_factory=lambda: NOTHING)
+    times: Mapping[str, tuple[int, int]] = field(default_factory=lambda: _NOTHING)
     """When each evaluator that ran began and ended, in nanoseconds since 1970."""
 
 

@@ -25,12 +25,12 @@ from arbiter.cli._app_options import (
 )
 from arbiter.cli._eval import eval_app
 from arbiter.cli._experiments import experiment_app
-from arbiter.cli._options import LEDGER, FormatOption, LedgerOption, SinceOption, takes
+from arbiter.cli._options import LEDGER, NUMBER, Commands, FormatOption, LedgerOption, SinceOption, takes
 from arbiter.cli._store import store_app
 from arbiter.cli._streams import begin, end, tell, warnings_as_sentences
 from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
 
-app = typer.Typer(
+app = Commands(
     help="Governs LangGraph graphs by rules that people can review.",
     no_args_is_help=True,
     add_completion=False,
@@ -234,13 +234,15 @@ def anchor(
     raise typer.Exit(write_anchor(ledger, anchors, format))
 
 
-upkeep = typer.Typer(help="The upkeep of a ledger.", no_args_is_help=True)
+upkeep = Commands(help="The upkeep of a ledger.", no_args_is_help=True)
 app.add_typer(upkeep, name="ledger")
 
 
 @upkeep.command()
 def prune(
-    keep_days: Annotated[float, typer.Option("--keep-days", help="Remove what is older than that.")],
+    keep_days: Annotated[
+        float, typer.Option("--keep-days", help="Remove what is older than that.", **NUMBER)
+    ],
     ledger: LedgerOption = LEDGER,
 ) -> None:
     """Remove old contents, and whole threads whose last entry is old; threads that wait for a human stay."""

@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from arbiter.cli._options import LEDGER, AfterOption, FormatOption, LedgerOption, SinceOption, UntilOption
+from arbiter.cli._options import (
+    LEDGER,
+    NUMBER,
+    WHOLE,
+    AfterOption,
+    FormatOption,
+    LedgerOption,
+    SinceOption,
+    UntilOption,
+)
 
 Graph = Annotated[
     str, typer.Argument(help="Where the graph is: package.module:name or path/to/file.py:name.")
@@ -65,9 +74,9 @@ class HistoryOptions:
 
     thread: Thread = None
     ledger: LedgerOption = LEDGER
-    run: Annotated[int | None, typer.Option(help="One run of the thread: 1 is the first, -1 the newest.")] = (
-        None
-    )
+    run: Annotated[
+        int | None, typer.Option(help="One run of the thread: 1 is the first, -1 the newest.", **WHOLE)
+    ] = None
     follow: Annotated[
         bool, typer.Option("--follow", help="Show new items as they come; end it with Ctrl+C.")
     ] = False
@@ -78,7 +87,9 @@ class HistoryOptions:
         str | None, typer.Option(help="completed, denied, failed, interrupted or cancelled.")
     ] = None
     evaluator: Annotated[str | None, typer.Option(help="Items that this evaluator scored.")] = None
-    below: Annotated[float | None, typer.Option(help="Items whose score by --evaluator is lower.")] = None
+    below: Annotated[
+        float | None, typer.Option(help="Items whose score by --evaluator is lower.", **NUMBER)
+    ] = None
     since: SinceOption = None
     until: UntilOption = None
     after: AfterOption = None

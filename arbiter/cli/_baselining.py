@@ -41,7 +41,7 @@ def write_baseline(name: str, path: Path | None, *, update: bool, repeats: int, 
         with ends_in_good_order(), each_warning_once(), stdout_for_results():
             report = replace(suite, gate=replace(suite.gate, baseline=None)).run(progress=progress)
         progress.end()
-        if report.interrupted:
+        if report.stopped == "interrupted":
             options = Options(repeats=repeats, no_gate=True, allow=allow)
             then = ("baseline", report.run_id, "--out", str(place), *(("--update",) if update else ()))
             return interrupted(report, name, options, then)

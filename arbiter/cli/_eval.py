@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from arbiter.cli._eval_options import (
-    WHOLE,
     AcceptChanged,
     Allow,
     Ci,
@@ -25,9 +24,10 @@ from arbiter.cli._eval_options import (
     Strict,
     Suites,
 )
-from arbiter.cli._options import takes
+from arbiter.cli._options import NUMBER, WHOLE, Commands, takes
+from arbiter.errors import ConfigurationError
 
-eval_app = typer.Typer(
+eval_app = Commands(
     help="Measures agents on suites of cases, and compares runs with baselines.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -42,7 +42,7 @@ def run(options: Options) -> int:
 
     modes = [name for name in ("live", "mock", "synthetic") if getattr(options, name)]
     if len(modes) > 1:
-        raise typer.BadParameter(f"--{modes[0]} contradicts --{modes[1]}")
+        raise ConfigurationError(f"--{modes[0]} contradicts --{modes[1]}. Leave one of them out.")
     return run_suites(options)
 
 
@@ -164,7 +164,9 @@ def baseline(
 @eval_app.command("plan")
 def plan_(
     run: Run = "last",
-    drop: Annotated[float | None, typer.Option(help="A drop to find, on the scale of the rows.")] = None,
+    drop: Annotated[
+        float | None, typer.Option(help="A drop to find, on the scale of the rows.", **NUMBER)
+    ] = None,
     row: Annotated[str | None, typer.Option(help="One row; all by default.")] = None,
 ) -> None:
     """Print how many cases it takes to find a drop, from the noise of a run."""
@@ -214,7 +216,9 @@ def calibrate_(
     row: Annotated[str, typer.Option(help="The scorer to calibrate.")],
     pass_at: Annotated[
         float | None,
-        typer.Option("--pass-at", help="The lowest score that passes; by default the scorer's at_least."),
+        typer.Option(
+            "--pass-at", help="The lowest score that passes; by default the scorer's at_least.", **NUMBER
+        ),
     ] = None,
     suite: Annotated[
         Path | None, typer.Option(help="The suite of the scorer; by default that in suites/.")
@@ -237,8 +241,8 @@ def calibrate_(
     from arbiter.cli._calibrating import calibrate_row, write_sample
 
     if run is None and pass_at is None and not labels.exists():
-        raise typer.BadParameter(
-            "give --pass-at to compare labels, or --from to write outputs to be labelled"
+        raise ConfigurationError(
+            "give --pass-at to compare labels, or --from to write outputs to be labelled."
         )
     if run is not None:
         judging = {
@@ -249,7 +253,7 @@ def calibrate_(
             "--out": out,
         }
         if given := [name for name, value in judging.items() if value is not None]:
-            raise typer.BadParameter(f"--from asks no judge; leave out {', '.join(given)}")
+            raise ConfigurationError(f"--from asks no judge; leave out {', '.join(given)}.")
         write_sample(labels, run, row, sample, seed=seed, blind=blind)
         return
     calibrate_row(labels, row, judge, pass_at, suite=suite, store=store, out=out, allow=tuple(allow or ()))
@@ -271,7 +275,9 @@ def export_(
     ] = False,
     margin: Annotated[
         float | None,
-        typer.Option(help="The least difference of a pair, as a share of the scale; 0.2 by default."),
+        typer.Option(
+            help="The least difference of a pair, as a share of the scale; 0.2 by default.", **NUMBER
+        ),
     ] = None,
     corrections: Annotated[
         bool, typer.Option("--corrections", help="Pairs of the drafts that correction gates sent back.")
@@ -280,7 +286,7 @@ def export_(
         bool, typer.Option("--per-node", help="For stepwise: a row of each node run that was judged.")
     ] = False,
     split: Annotated[
-        float | None, typer.Option(help="The share of cases in train; the others go into test.")
+        float | None, typer.Option(help="The share of cases in train; the others go into test.", **NUMBER)
     ] = None,
     suite: Annotated[
         Path | None, typer.Option(help="For trl-grpo: the file of the suite; by default that in suites/.")

@@ -9,18 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arbiter.cli._options import NUMBER, WHOLE
+
 if TYPE_CHECKING:
     from arbiter.harness.suites import Mode
 
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"expected a whole number, got {text!r}") from None
-
-
-WHOLE: dict[str, Any] = {"parser": _whole, "metavar": "<int>"}
 
 _SUITES: Any = typer.Argument(help="Suite files; by default every file in suites/.")
 _ALLOW: Any = typer.Option(
@@ -78,7 +71,9 @@ class Options:
     until: Annotated[str | None, typer.Option(help="The end of that time, such as 2026-11-23T00:00:00Z.")] = (
         None
     )
-    threshold: Annotated[float | None, typer.Option(help="The lowest mean of rows from 0 to 9.")] = None
+    threshold: Annotated[
+        float | None, typer.Option(help="The lowest mean of rows from 0 to 9.", **NUMBER)
+    ] = None
     repeats: Repeats = None
     votes: Annotated[int | None, typer.Option(help="How often judges are asked each question.", **WHOLE)] = (
         None

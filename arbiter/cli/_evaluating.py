@@ -99,7 +99,7 @@ def run_suites(options: Options) -> int:
         print_report(report, options.format)
         left = files[len(codes) + 1 :]
         then = _arguments(left, options) if left else ()
-        is_cut = report.interrupted or (run.pressed_late and bool(left))
+        is_cut = report.stopped == "interrupted" or (report.pressed_late and bool(left))
         codes.append(interrupted(report, file, options, then) if is_cut else report.comparison.exit_code)
         if report.stopped is not None or any(result.status == "timeout" for result in report.results):
             wait_for_no_thread()
@@ -244,7 +244,7 @@ def _named(text: str, known: Collection[str], noun: str, suite: Suite) -> list[s
 def interrupted(report: Report, file: str, options: Options, then: Sequence[str]) -> int:
     """Print the command that goes on with a run, and the one that follows it if there is one. Returns the exit code."""
     resumed = () if options.mode == "record" else ("--resume", report.run_id)
-    own = [[*_arguments([file], options), *resumed]] if report.interrupted else []
+    own = [[*_arguments([file], options), *resumed]] if report.stopped == "interrupted" else []
     commands = [*own, *([then] if then else [])]
     how = "; ".join(f"arbiter eval {shlex.join(command)}" for command in commands)
     tell(f"interrupted after {len(report.results)} runs. Go on: {how}", "yellow")

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from arbiter.cli._options import NUMBER, WHOLE
+
 Judge = Annotated[str | None, typer.Option("--judge", help="The model that scores; as --model.")]
 Format = Annotated[str, typer.Option("--format", help="table or json.")]
 Out = Annotated[
@@ -55,12 +57,18 @@ class Settings:
     retry_errors: Annotated[
         bool, typer.Option("--retry-errors", help="With --resume, try again what failed or timed out.")
     ] = False
-    concurrency: Annotated[int | None, typer.Option(help="How many environments run at once.")] = None
-    tokens: Annotated[int | None, typer.Option(help="Start no environment after so many tokens.")] = None
-    calls: Annotated[int | None, typer.Option(help="Start no environment after so many calls of models.")] = (
+    concurrency: Annotated[int | None, typer.Option(help="How many environments run at once.", **WHOLE)] = (
         None
     )
-    usd: Annotated[float | None, typer.Option(help="Start no environment after so many dollars.")] = None
+    tokens: Annotated[
+        int | None, typer.Option(help="Start no environment after so many tokens.", **WHOLE)
+    ] = None
+    calls: Annotated[
+        int | None, typer.Option(help="Start no environment after so many calls of models.", **WHOLE)
+    ] = None
+    usd: Annotated[
+        float | None, typer.Option(help="Start no environment after so many dollars.", **NUMBER)
+    ] = None
     ray: Annotated[
         str | None,
         typer.Option(help="Run the environments on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT."),

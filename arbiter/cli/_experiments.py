@@ -12,9 +12,10 @@ from typing import Annotated
 import typer
 
 from arbiter.cli._experiment_options import Format, Judge, Out, Run, Settings
-from arbiter.cli._options import takes
+from arbiter.cli._options import NUMBER, Commands, takes
+from arbiter.errors import ConfigurationError
 
-experiment_app = typer.Typer(
+experiment_app = Commands(
     help="Experiments: does a treatment make agents better?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -80,7 +81,8 @@ def calibrate(
         str, typer.Option("--from", metavar="RUN", help="The run whose conversations are labelled.")
     ] = "last",
     pass_at: Annotated[
-        float | None, typer.Option("--pass-at", help="Compare labels; the lowest score that passes, 0 to 9.")
+        float | None,
+        typer.Option("--pass-at", help="Compare labels; the lowest score that passes, 0 to 9.", **NUMBER),
     ] = None,
     judge: Judge = None,
     sample: Annotated[
@@ -97,8 +99,8 @@ def calibrate(
     from arbiter.cli._calibrating import calibrate_judge, write_conversations
 
     if (sample is None) == (pass_at is None):
-        raise typer.BadParameter(
-            "give --pass-at to compare labels, or --sample to write conversations to be labelled"
+        raise ConfigurationError(
+            "give --pass-at to compare labels, or --sample to write conversations to be labelled."
         )
     if sample is not None:
         write_conversations(labels, run, metric, sample, seed=seed, blind=blind)

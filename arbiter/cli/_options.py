@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 import warnings
@@ -24,6 +25,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
 from arbiter._objects import model_named
 from arbiter._values.files import ensure_writable, writing
@@ -56,6 +58,46 @@ AfterOption = Annotated[
     str | None,
     typer.Option("--after", metavar="CURSOR", help="The page after the one that named this cursor."),
 ]
+
+
+class _Command(TyperCommand):
+    """A command that reports a wrong or missing value in one sentence, as all other mistakes are."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            option: Any = error.param
+            said = f"{option.opts[0]}: {error.message}" if error.message else error.format_message()
+            raise ConfigurationError(f"{said.rstrip('.')}.") from None
+
+
+class Commands(typer.Typer):
+    """A group of commands, each of which reports its mistakes in one sentence."""
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
+        options.setdefault("cls", _Command)
+        return super().command(name, **options)
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected a whole number, got {text!r}") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        hint = f". Write {text.replace(',', '.')}" if re.fullmatch(r"-?\d+,\d+", text) else ""
+        raise typer.BadParameter(f"expected a number, got {text!r}{hint}") from None
+
+
+WHOLE: dict[str, Any] = {"parser": _whole, "metavar": "<int>"}
+NUMBER: dict[str, Any] = {"parser": _number, "metavar": "<float>"}
+"""Settings of an option that takes a whole number, or a number."""
 
 
 def takes(options: type[Any], *names: str) -> Callable[[Callable[..., int | None]], Callable[..., None]]:

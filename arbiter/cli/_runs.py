@@ -69,7 +69,8 @@ def _print_case(report: Report, case: str, format: str) -> None:
     for line in _case_lines({"input": asked.input, "expected": asked.expected}):
         out.print(line)
     for result in results:
-        out.print(Text(f"repeat {result.repeat + 1}: {result.status} in {result.duration:.3g} s", "bold"))
+        took = f" in {result.duration:.3g} s" if result.duration else ""  # a replay takes no time
+        out.print(Text(f"repeat {result.repeat + 1}: {result.status}{took}", "bold"))
         for line in _case_lines({"output": result.output, "error": result.error}):
             out.print(line)
         for step in result.trajectory:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arbiter.cli._options import FormatOption, Screen, number_of
+from arbiter.cli._options import Commands, FormatOption, Screen, number_of
 from arbiter.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _REMEDY = (
     "An upgrade does not bring back what is missing: restore a backup, or make a new store and copy the rows. "
     "An unknown column may stay if it has a default or may be NULL."
 )
-store_app = typer.Typer(help="The store of evaluations and corrections.", no_args_is_help=True)
+store_app = Commands(help="The store of evaluations and corrections.", no_args_is_help=True)
 WhereArgument = Annotated[
     str, typer.Argument(envvar="ARBITER_STORE", metavar="URL", help="A file, or a postgresql:// URL.")
 ]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from math import inf
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
 
 from pydantic import Field, ValidationError
@@ -14,7 +13,7 @@ from pydantic import Field, ValidationError
 from arbiter._constitution.documents import PackModel, explain, path_of
 from arbiter._values.copies import jsonable
 from arbiter._values.kinds import is_mapping
-from arbiter._values.states import is_whole
+from arbiter._values.states import FrozenDict, is_whole
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.canonical import canonical, digest, plain_copy
 
@@ -22,7 +21,7 @@ _ID = re.compile(r"[\w.:-]{1,200}")
 MAX_INPUT = 1_000_000
 MAX_DEPTH = 40
 MAX_CASES = 1_000_000
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = FrozenDict()
 
 Element: TypeAlias = str | dict[str, Any]
 """A name, `{instruction: VERIFY}`, or `{all: [...]}` for several that ran in one superstep."""

@@ -123,6 +123,14 @@ def ended_as_expected(run: CaseRun) -> bool:
     return bool(ends) and all(check_for(key, asked[key])(run) is None for key in ends)
 
 
+def reads_time(assertions: Mapping[str, Any]) -> bool:
+    """True if an assertion is about how long the run took."""
+    said = assertions.get("condition", "")
+    return "max_seconds" in assertions or (
+        "duration" in said and ("duration",) in Condition(said, VARIABLES, records=()).fields
+    )
+
+
 # Checks -------------------------------------------------------------------------------------------
 
 
@@ -133,6 +141,8 @@ def check_for(key: str, value: Any, nodes: Sequence[str] | None = None) -> Check
     if key == "redirected_to" and nodes is not None and value not in nodes:
         found = problem_in([value], nodes)
         raise ConfigurationError(str(found))
+    if isinstance(value, str) and not value.strip() and key in _NAMES:
+        raise ConfigurationError(f"expected {_NAMES[key]}, got {value!r:.80}.")
     if (compare := _COMPARED.get(key)) is not None:
         return lambda run: compare(run, value)
     return _MAKERS[key](value)
@@ -335,3 +345,7 @@ _COMPARED: Mapping[str, Callable[[CaseRun, Any], str | None]] = {
     "max_seconds": max_seconds,
 }
 """The checks that need nothing but the run and the value of the key."""
+_NAMES: Mapping[str, str] = {
+    "raises": "the name of an exception, such as 'ValueError'",
+    "denied_by": "the name of a checker",
+}

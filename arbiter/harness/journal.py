@@ -138,6 +138,7 @@ class Kept:
             status=answer["status"],
             output=answer.get("output"),
             error=answer.get("error"),
+            policies=tuple(answer.get("policies", ())),
             as_expected=self.done["as_expected"],
             trajectory=answer.get("trajectory", ()),
             scores=tuple(score for scores in self.scores.values() for score in scores),
@@ -352,8 +353,8 @@ class Journal:
         self._seq = seq
         self._synced = time.monotonic()
         self._guard = _locked(folder)
-        self._torn = False
-        """True if the disk had no room for the whole of the last line."""
+        self._torn = 0
+        """The number of the error for which the last line is not whole, such as a full disk; 0 if it is."""
         self._file = (folder / "journal.jsonl").open("a+b", buffering=0)
         if self._file.tell() > whole:
             self._file.seek(whole)
@@ -420,9 +421,15 @@ class Journal:
         # Outside of the lock: a write lets go of the GIL, and all other threads would queue for the lock meanwhile.
         # The file is in append mode, so lines of several threads do not mix.
         try:
-            if self._torn or self._file.write(text) != len(text):
-                self._torn = True  # what followed would be a part of the torn line
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if self._torn:  # what followed would be a part of the torn line
+                raise OSError(self._torn, os.strerror(self._torn))
+            if (written := self._file.write(text)) != len(text):
+                self._torn = errno.ENOSPC
+                try:
+                    self._file.write(text[written:])
+                except OSError as error:  # only now it says why
+                    self._torn = error.errno or errno.ENOSPC
+                raise OSError(self._torn, os.strerror(self._torn))
             if is_due:
                 os.fsync(self._file.fileno())
         except OSError as error:

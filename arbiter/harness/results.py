@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Literal
 
 from arbiter._values.copies import for_deep_copy
+from arbiter._values.states import FrozenDict
 from arbiter.harness.canonical import ATOMS, plain_copy
 from arbiter.harness.cases import Case
 from arbiter.harness.rows import mean_of
@@ -29,7 +29,7 @@ COMPLETED, EXPECT = "completed", "expect"
 CUT = "the time of the run was over"
 """The `error` of a timeout that is not the target's fault: `limits.run_timeout` ended it, and a resumed run tries it
 again."""
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = FrozenDict()
 _WORST: tuple[Outcome, ...] = ("error", "timeout", "abstained", "skipped_budget", "not_applicable")
 
 
@@ -109,6 +109,7 @@ class CaseResult:
     status: Status
     output: Any = None
     error: str | None = None
+    policies: tuple[str, ...] = ()
     as_expected: bool = True
     """True if it ended as its case expects: completed, or denied by the expected checker."""
     trajectory: Any = ()

@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -54,7 +54,8 @@ class Run:
     driver: Callable[[Session, Mapping[str, Any]], None] | None = None
     """Runs the cases of a session with this identity in other processes; None for this one."""
     pressed_late: bool = False
-    """True if Ctrl-C came when the cases were done. The run ends as it would have, but no other run should begin."""
+    """True if Ctrl-C came when the cases were done. The run ends as it would have, but no other run should begin. The
+    report has it, too."""
 
     def run(self) -> Report:
         """Run the cases and judge them, on threads or on an event loop of its own. Ctrl-C ends it in good order."""
@@ -80,7 +81,8 @@ class Run:
             with self._shielded():
                 self._close()
         with self._shielded():
-            return self._report()
+            report = self._report()
+        return replace(report, pressed_late=True) if self.pressed_late else report
 
     def _shielded(self) -> AbstractContextManager[None]:
         """Inside, Ctrl-C waits, unless the program handles it itself, or ignores it."""
@@ -221,6 +223,7 @@ class Run:
             seconds=perf_counter() - self.clock,
             **self._evidence(),
         )
+        self._warn_of_unrecorded()
         if self.journal is not None:
             place = self.journal.folder / "report.json"
             try:
@@ -233,6 +236,17 @@ class Run:
                     stacklevel=3,
                 )
         return report
+
+    def _warn_of_unrecorded(self) -> None:
+        recordings, target = self.session.judging.recordings, self.session.target
+        late = [result.case_id for result in self.session.results.values() if result.status == "timeout"]
+        if late and recordings is not None and recordings.mode == "record" and target.is_recorded:
+            warnings.warn(
+                f"timeouts are not recorded, and a replay refuses to run without the answers of "
+                f"{', '.join(dict.fromkeys(late))}. Raise limits.case_timeout, and record again.",
+                ArbiterWarning,
+                stacklevel=4,
+            )
 
 
 @contextmanager

@@ -154,7 +154,8 @@ class Suite:
     def run(self, target: Any = None, **options: Unpack[RunOptions]) -> Report:
         """Run the cases and judge them. The options are those of `prepare`.
 
-        Ctrl-C stops: what runs gets 5 seconds, and the report has what is done.
+        Ctrl-C stops: what runs gets 5 seconds, and the report has what is done. A loop over several suites asks
+        `report.interrupted` before the next one.
         """
         return self.prepare(target, **options).run()
 

@@ -790,7 +790,10 @@ def test_the_ten_lines_run(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("history", "--since", "yesterday"), "since: expected .*'30m', '24h' or '7d', got 'yesterday'"),
-        (("history", "--below", "x", "--evaluator", "score"), "Invalid value for .--below"),
+        (("history", "--below", "x", "--evaluator", "score"), "^--below: expected a number, got 'x'.$"),
+        (("history", "--below", "0,5", "--evaluator", "score"), "^--below: .* got '0,5'. Write 0.5.$"),
+        (("history", "--run", "1.5", "main"), "^--run: expected a whole number, got '1.5'.$"),
+        (("explain",), "^Missing argument 'policy'."),
         (("history", "--below", "1"), "name the evaluator as well"),
         (("history", "--after", "zzzz.5.1"), "of another ledger"),
         (("history", "--node", "pay", "--after", "zzzz.5"), "of another ledger"),

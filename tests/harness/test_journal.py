@@ -26,7 +26,7 @@ from arbiter.harness.journal import FOLDER, Journal, Summary, run_folder, runs_i
 from arbiter.harness.reports.report import load_report
 from arbiter.harness.targets import TargetFile
 from tests.processes import python
-from tests.support import PATIENCE, Judge, Spy, chain, until
+from tests.support import PATIENCE, Judge, Spy, chain, no_room_after, until
 
 CASES = [Case(f"case-{number}", number, expect={"completes": True}) for number in range(5)]
 calls: list[Any] = []
@@ -694,6 +694,7 @@ def test_ctrl_c_after_the_last_case_leaves_a_report(
     with ctrl_c_at(moment, monkeypatch):
         report = SUITE.run(target)
     assert (len(report.results), report.stopped) == (5, None)
+    assert report.interrupted  # a loop over several suites ends here
     assert (run_folder("last") / "report.json").exists()
     assert load_report(run_folder("last")).stopped is None
 
@@ -799,6 +800,17 @@ def test_no_line_follows_one_for_which_the_disk_had_no_room(
     monkeypatch.undo()
     journal.close()
     assert (tmp_path / "journal.jsonl").read_bytes().count(b'{"v"') == 2
+
+
+def test_a_torn_line_is_reported_with_the_reason(tmp_path: Path) -> None:
+    """A limit of the size of files or of a user's quota is no full disk."""
+    journal = Journal(tmp_path)
+    journal.write("whole", {"case": "a", "repeat": 0})
+    with no_room_after((tmp_path / "journal.jsonl").stat().st_size + 20):
+        for _ in range(2):
+            with pytest.raises(OSError, match=r"cannot be written: File too large"):
+                journal.write("torn", {"case": "a", "repeat": 0})
+    journal.close()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -564,6 +565,34 @@ def test_all_missing_answers_are_named_also_where_outdated_ones_are_taken() -> N
         "Record what is missing with `arbiter eval record`.",
     ]
     assert len(list(Path(".arbiter/evals").glob("*/journal.jsonl"))) == 1  # nothing has run but the recording
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_recording_run_says_which_answers_it_cannot_keep(mode: str, hold: Hold) -> None:
+    """A replay asks for them, and another recording alone would not help."""
+    held = hold.then({"log": ["plan"]})
+    late = Suite("late", CASES[:1], limits=Limits(case_timeout=0.05))
+    said = "timeouts are not recorded, and a replay refuses to run without the answers of a. Raise limits.case_timeout"
+    plan = graph(held)
+    with pytest.warns(ArbiterWarning, match=said):
+        report = (
+            late.run(plan, mode="record") if mode == "sync" else asyncio.run(late.arun(plan, mode="record"))
+        )
+    assert report.results[0].status == "timeout"
+
+
+def test_a_replay_says_that_it_tests_no_times() -> None:
+    """Recordings have no times, so that a new one of the same answers is the same file."""
+    cases = [
+        Case("seconds", {"log": []}, expect={"max_seconds": 60}),
+        Case("condition", {"log": ["b"]}, expect={"condition": "duration < 60.0"}),
+        Case("neither", {"log": ["c"]}, expect={"condition": "output.log[0] != 'duration'"}),
+    ]
+    plan, timed = graph(Spy("plan")), Suite("timed", cases)
+    said = "a replay takes no time, so what expect says about it was not tested: seconds; condition"
+    assert said not in render(timed.run(plan, mode="record"))
+    assert said in render(timed.run(plan, mode="mock"))
+    assert said in render(load_report(run_folder("last")))
 
 
 KIND = {"name": "kind", "use": "judge", "rubric": "It is kind.", "judge": "main"}

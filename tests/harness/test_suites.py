@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import io
 import json
+import pickle
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, ItemsView, Iterator
@@ -25,10 +27,19 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Send, interrupt
 from rich.console import Console
 
-from arbiter import ArbiterOS, ConfigurationError, History, PolicyChecker, Verdict
+from arbiter import (
+    ArbiterOS,
+    ConfigurationError,
+    History,
+    PolicyChecker,
+    PolicyViolationError,
+    Verdict,
+)
+from arbiter.evaluation import GroupOutcome
 from arbiter.harness import Case, CaseRun, Limits, Report, Score, Selection, Suite, limits, local, running
 from arbiter.harness.journal import run_folder
 from arbiter.harness.reports import junit
+from arbiter.harness.reports.markdown import render
 from arbiter.harness.reports.report import load_report
 from arbiter.harness.reports.texts import remarks
 from arbiter.harness.scores import NINE
@@ -262,6 +273,25 @@ def test_a_denied_run_is_no_error(mode: str, expect: dict[str, Any]) -> None:
     (result,) = ran(suite, chain(Spy("pay")), mode=mode, arbiter_os=arbiter_os).results
     assert (result.status, result.error) == ("denied", None)
     assert result.as_expected == result.passed == (expect == {"denied_by": "strict"})
+
+
+@MODES
+def test_a_report_says_that_a_denial_is_why_a_case_is_not_judged(mode: str) -> None:
+    def refused(given: Any) -> Any:
+        raise PolicyViolationError(policy="strict", node="pay", reason="no money")
+
+    def broken(given: Any) -> Any:
+        raise ValueError("no money")
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Strict("strict"))
+    governed = arbiter_os.govern(chain(Spy("pay")))
+    for target in (governed, refused):
+        suite = Suite("denied", [Case("a", {"log": []})], scorers={"brief": lambda run: True})
+        said = render(ran(suite, target, mode=mode))
+        assert "a: denied by 'strict'" in said
+        assert "not judged: brief 1 error (1 denied)" in said
+    assert "(1 failed)" in render(ran(suite, broken, mode=mode))
 
 
 @MODES
@@ -702,6 +732,15 @@ def test_assertions(expect: dict[str, Any], passed: bool) -> None:
     assert bool(score.reason) != passed
 
 
+@pytest.mark.parametrize("name", ["", "  "])
+@pytest.mark.parametrize("key", ["raises", "denied_by"])
+def test_an_expected_name_that_is_empty_is_refused(key: str, name: str) -> None:
+    """No run could end so."""
+    suite = Suite("refused", [Case("a", {"log": []}, expect={key: name})])
+    with pytest.raises(ConfigurationError, match=f"case 'a': expect.{key}: expected the name of .*, got '"):
+        suite.run(capital, folder=None)
+
+
 @pytest.mark.parametrize(("evaluators", "expect"), [((), "nodes"), (("unknown",), "")])
 def test_a_suite_that_is_refused_leaves_no_evaluator_behind(evaluators: Any, expect: str) -> None:
     arbiter_os = ArbiterOS()
@@ -710,6 +749,13 @@ def test_a_suite_that_is_refused_leaves_no_evaluator_behind(evaluators: Any, exp
     with pytest.raises(ConfigurationError, match="unknown"):
         suite.run(chain(Spy("write")), arbiter_os=arbiter_os, folder=None)
     assert not arbiter_os.evaluators
+
+
+def test_what_a_run_returns_can_be_pickled() -> None:
+    """Also the values that a user leaves out."""
+    report = Suite("capitals", [Case("a", "France?")]).run(capital, folder=None)
+    for given in (report, report.results[0], CaseRun(case=Case("a", 1)), GroupOutcome()):
+        assert pickle.loads(pickle.dumps(given)) == copy.deepcopy(given) == given
 
 
 def test_numbers_of_very_many_digits_are_outputs_and_expected() -> None:

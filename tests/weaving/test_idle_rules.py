@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.messages import AIMessage
@@ -556,7 +556,7 @@ def test_a_tool_of_a_rule_that_is_nearly_one_of_the_graph_is_reported(
     builder.add_node("tools", ToolNode([delete_files]))
     builder.add_edge(START, "tools")
     arbiter_os = ArbiterOS()
-    arbiter_os.add_policy_checker(ToolsChecker("files", **{parameter: [named]}, on_deny="audit"))
+    arbiter_os.add_policy_checker(ToolsChecker("files", on_deny="audit", **cast(Any, {parameter: [named]})))
     app = arbiter_os.govern(team_of(builder.compile(), Chat), {"team:tools": TOOL_CALL})
     with warned() as texts:
         for _ in range(2):

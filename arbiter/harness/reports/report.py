@@ -68,6 +68,8 @@ class Report:
     began: datetime
     seconds: float
     stopped: str | None = None
+    pressed_late: bool = False
+    """True if Ctrl-C came when the cases were done: all results are there."""
     reached: str = ""
     left_behind: int = 0
     sessions: int = 1
@@ -84,7 +86,8 @@ class Report:
 
     @property
     def interrupted(self) -> bool:
-        return self.stopped == "interrupted"
+        """True if Ctrl-C was pressed, so that no other run should begin."""
+        return self.stopped == "interrupted" or self.pressed_late
 
     @cached_property
     def rows(self) -> Mapping[str, Row]:
@@ -417,7 +420,8 @@ def why_failed(result: CaseResult) -> str:
     """Why a case failed, in a line: its end, and the assertions and scorers that failed."""
     parts: list[str] = []
     if not result.as_expected:
-        parts.append(result.status if result.error is None else f"{result.status}: {result.error}")
+        by = f" by {', '.join(map(repr, result.policies))}" if result.policies else ""
+        parts.append(f"{result.status}{by}" if result.error is None else f"{result.status}: {result.error}")
     for score in result.scores:
         if score.passed is False or score.outcome in ("error", "timeout"):
             said = score.reason or ("" if score.outcome == "scored" else score.outcome)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from shlex import quote
 
 from arbiter.harness.agents import is_agent
 from arbiter.harness.comparisons import RowComparison, decimals, scale_text, sentence
+from arbiter.harness.expectations import reads_time
 from arbiter.harness.judging import family_of
 from arbiter.harness.reports.report import Report
 from arbiter.harness.results import CaseResult
@@ -174,7 +176,7 @@ def remarks(report: Report) -> list[str]:
         found.append(
             about if mine is None else f"{about}; {calibration.told([*mine.values.values()], mine.scale)}"
         )
-    found += [*_relatives(report), *_mixed(report)]
+    found += [*_relatives(report), *_mixed(report), *_untimed(report)]
     if report.outdated:
         found.append(f"outdated recordings were taken (--allow-stale): {_first(report.outdated)}")
     if report.unused:
@@ -207,6 +209,16 @@ def _mixed(report: Report) -> Iterator[str]:
             yield f"the scores of {name} are on the scales {shown}, and its mean mixes them: give them one scale"
 
 
+def _untimed(report: Report) -> Iterator[str]:
+    """The replayed cases that expect something of their time, which was not measured."""
+    # A run that begins takes some time, however little.
+    untimed = (result for result in report.results if not result.duration)
+    replayed = {result.case_id for result in untimed if result.status != "skipped_budget"}
+    timed = [case.id for case in report.cases if case.id in replayed and reads_time(case.assertions)]
+    if timed:
+        yield f"a replay takes no time, so what expect says about it was not tested: {_first(timed)}"
+
+
 def _first(parts: Sequence[str]) -> str:
     return "; ".join(parts[:_MOST_CHANGES]) + _more(len(parts) - _MOST_CHANGES)
 
@@ -232,7 +244,7 @@ def _short(label: str) -> str:
 def not_judged(report: Report) -> str:
     """The number of judgements that are missing, by row and outcome; "none" if there are all."""
     missing = [
-        f"{row.name} {', '.join(f'{count:,} {outcome}' for outcome, count in counts.items())}"
+        f"{row.name} {', '.join(f'{count:,} {outcome}' for outcome, count in counts.items())}{_unasked(report, row)}"
         for row in report.rows.values()
         if (counts := {o: count for o, count in row.outcomes.items() if not row.n or o not in _NO_LOSS})
     ]
@@ -246,6 +258,16 @@ def not_judged(report: Report) -> str:
         and score.name.endswith(f".{result.case_id}")
     ]
     return " · ".join(missing) or "none"
+
+
+def _unasked(report: Report, row: Row) -> str:
+    """How the runs ended that a row calls errors because there was nothing to judge; "" if there are none."""
+    ended = Counter(
+        result.status
+        for result in report.results
+        if result.unasked == result.outcome(row.name) == "error" and not result.scored(row.name)
+    )
+    return f" ({', '.join(f'{count:,} {status}' for status, count in ended.items())})" if ended else ""
 
 
 def spending(report: Report) -> str:
