@@ -237,6 +237,12 @@ def _read_csv(file: Path, name: str, mistakes: list[PackMistake]) -> _Read:
         raise PackError.at(name, reader.line_num, f"expected CSV: {error}") from None
 
 
+def _column_for(cell: str) -> str:
+    """Advice for a column that a case does not have."""
+    own = f" Write input.{cell} for a key of the input, or metadata.{cell}." if cell.isidentifier() else ""
+    return nearest(cell, _COLUMNS) or own
+
+
 def _wrong_columns(cells: Sequence[str], name: str) -> list[PackMistake]:
     """The mistakes in the first row of a CSV file, which names the columns."""
     other = re.search(r"[;\t|]", cells[0]) if len(cells) == 1 else None
@@ -244,7 +250,7 @@ def _wrong_columns(cells: Sequence[str], name: str) -> list[PackMistake]:
         said = f"expected commas between the columns, got {other[0]!r} in {cells[0]!r:.80}"
         raise PackError.at(name, 1, said)
     wrong = [
-        PackMistake(name, 1, "", f"expected a column of a case, got {cell!r}.{nearest(cell, _COLUMNS)}")
+        PackMistake(name, 1, "", f"expected a column of a case, got {cell!r}.{_column_for(cell)}")
         for cell in cells
         if cell not in _COLUMNS and not re.match(r"(input|metadata)\..", cell)
     ]

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from arbiter._constitution.documents import (
     Document,
@@ -144,6 +144,15 @@ class SuiteFile(PackModel):
     seed: int = Field(42, ge=0, description="chooses the messages that persona scorers judge")
     gate: Annotated[GateSettings, AsMapping()] = Field(default_factory=GateSettings)
     limits: Annotated[Limits, AsMapping()] = Field(default_factory=Limits)
+
+    @field_validator("cases", mode="before")
+    @classmethod
+    def _are_listed(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            raise ValueError(
+                f"expected a list, got {given!r:.60}. Write [{{from: {given:.60}}}] for a file of cases"
+            )
+        return given
 
 
 @cache
@@ -317,6 +326,12 @@ class _Loader:
         self.mistakes += unquoted(self.document, 2)
         for number, data in self.items("cases", self.file.cases):
             place: Place = ("cases", number)
+            if isinstance(data, str):
+                self.wrong(
+                    place,
+                    f"expected a case, got {data!r:.60}. Write {{from: {data:.60}}} for a file of cases",
+                )
+                continue
             model = FromEntry if is_mapping(data) and "from" in data else CaseEntry
             try:
                 entry = model.model_validate(data)

@@ -90,6 +90,10 @@ class _Condition(_Entry):
     condition: str = Field(description="CEL over input, output, expected, duration and tokens")
 
 
+UNTIMED = "a replay takes no time"
+"""The reason of a score that judges the seconds of a replay."""
+
+
 class _Amount(_Entry):
     most: float | None = Field(
         None, ge=0, description="more fails; without it the row shows the amount alone"
@@ -156,9 +160,12 @@ def _amount(entry: _Amount, of: Callable[[CaseRun], float | None]) -> Callable[[
             return Score(
                 "", outcome="abstained", reason="a model has no price, or does not report its tokens"
             )
+        # A run that begins takes some time, however little.
+        untimed = UNTIMED if isinstance(entry, _Seconds) and not amount else ""
         if entry.most is None:
-            return Score("", float(amount), scale=COUNT)
-        return Score("", float(amount <= entry.most), amount <= entry.most, reason=f"{amount:g}")
+            return Score("", float(amount), scale=COUNT, reason=untimed)
+        passed = amount <= entry.most
+        return Score("", float(passed), passed, reason=untimed or f"{amount:g}")
 
     return score
 

@@ -272,6 +272,14 @@ def changed(old: str, new: str) -> str:
         ),
         (changed("cases.jsonl", "cases.txt"), "cases.txt:1: expected a file that ends with"),
         (
+            "suite: a\ncases: cases.jsonl\n",
+            "suite.yaml:2: cases: expected a list, got 'cases.jsonl'. Write [{from: cases.jsonl}]",
+        ),
+        (
+            "suite: a\ncases: [cases.jsonl]\n",
+            "suite.yaml:2: cases[0]: expected a case, got 'cases.jsonl'. Write {from: cases.jsonl}",
+        ),
+        (
             changed("{from: cases.jsonl", "{from: cases.jsonl, id: a"),
             "cases[1].id: expected one of from, got",
         ),
@@ -329,6 +337,11 @@ BOMB = "- {input: &a [x, x, x, x, x, x, x, x, x]}\n" + "".join(
             "c.csv",
             "id,inptu\na,1\n",
             "c.csv:1: expected a column of a case, got 'inptu'. Did you mean 'input'?",
+        ),
+        (
+            "c.csv",
+            "id,input,level\na,1,2\n",
+            "got 'level'. Write input.level for a key of the input, or metadata.level",
         ),
         ("c.csv", 'id,input\na,"{1"\n', "c.csv:2: input: expected JSON, because it begins with '{'"),
         ("c.csv", "id,input\n", "c.csv:1: the file has no cases"),

@@ -588,8 +588,11 @@ def test_a_replay_says_that_it_tests_no_times() -> None:
         Case("condition", {"log": ["b"]}, expect={"condition": "duration < 60.0"}),
         Case("neither", {"log": ["c"]}, expect={"condition": "output.log[0] != 'duration'"}),
     ]
-    plan, timed = graph(Spy("plan")), Suite("timed", cases)
-    said = "a replay takes no time, so what expect says about it was not tested: seconds; condition"
+    scorers = [
+        {"name": name, "use": "seconds", **most} for name, most in (("quick", {"most": 9}), ("time", {}))
+    ]
+    plan, timed = graph(Spy("plan")), Suite("timed", cases, scorers=scorers)
+    said = "a replay takes no time, so these say nothing: quick; time; expect of seconds (and 1 more)"
     assert said not in render(timed.run(plan, mode="record"))
     assert said in render(timed.run(plan, mode="mock"))
     assert said in render(load_report(run_folder("last")))

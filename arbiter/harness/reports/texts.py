@@ -11,6 +11,7 @@ from arbiter.harness.agents import is_agent
 from arbiter.harness.comparisons import RowComparison, decimals, scale_text, sentence
 from arbiter.harness.expectations import reads_time
 from arbiter.harness.judging import family_of
+from arbiter.harness.kinds import UNTIMED
 from arbiter.harness.reports.report import Report
 from arbiter.harness.results import CaseResult
 from arbiter.harness.rows import Row
@@ -210,13 +211,13 @@ def _mixed(report: Report) -> Iterator[str]:
 
 
 def _untimed(report: Report) -> Iterator[str]:
-    """The replayed cases that expect something of their time, which was not measured."""
-    # A run that begins takes some time, however little.
+    """The scorers and cases that judge the time of replayed runs, which was not measured."""
+    rows = {score.name: 0 for result in report.results for score in result.scores if score.reason == UNTIMED}
     untimed = (result for result in report.results if not result.duration)
     replayed = {result.case_id for result in untimed if result.status != "skipped_budget"}
-    timed = [case.id for case in report.cases if case.id in replayed and reads_time(case.assertions)]
-    if timed:
-        yield f"a replay takes no time, so what expect says about it was not tested: {_first(timed)}"
+    asked = (case for case in report.cases if case.id in replayed and reads_time(case.assertions))
+    if found := [*rows, *(f"expect of {case.id}" for case in asked)]:
+        yield f"{UNTIMED}, so these say nothing: {_first(found)}"
 
 
 def _first(parts: Sequence[str]) -> str:
