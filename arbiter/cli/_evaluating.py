@@ -61,11 +61,15 @@ def _check(options: Options) -> None:
 
 def _files(suites: Sequence[str]) -> list[str]:
     """The suite files that were named, or all in suites/."""
-    if suites:
-        return list(suites)
-    if not (found := suite_files()):
+    found = [str(file) for file in suite_files()]
+    if not suites and not found:
         raise ConfigurationError("there is no suite in suites/. Name a file: arbiter eval run SUITE.")
-    return [str(file) for file in found]
+    if found and (missing := [name for name in suites if not Path(name).exists()]):
+        raise ConfigurationError(
+            f"{missing[0]}:1: expected a file that can be read, got none of that name. "
+            f"Suites: {', '.join(found)}.{nearest(missing[0], found)}"
+        )
+    return list(suites) or found
 
 
 def run_suites(options: Options) -> int:

@@ -17,7 +17,16 @@ from arbiter.cli._streams import reader_may_leave, tell
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.canonical import text_of
-from arbiter.harness.journal import FOLDER, Summary, reading, run_folder, runs_in, runs_of, summary_of
+from arbiter.harness.journal import (
+    FOLDER,
+    Summary,
+    head_of,
+    reading,
+    run_folder,
+    runs_in,
+    runs_of,
+    summary_of,
+)
 from arbiter.harness.planning import plan, usual_drops, votes_of
 from arbiter.harness.reports.report import FORMS, Report, load_report, result_to_dict, timing_of
 from arbiter.harness.rows import Row
@@ -164,6 +173,10 @@ def compare_runs(before: str, after: str | None, format: str) -> int:
         first = _before(second, older.suite)
         with reading(first):
             older = load_report(first)
+    if after is not None and (other := head_of(second).get("suite")) != older.suite:
+        raise ConfigurationError(
+            f"{first.name} is a run of the suite {older.suite!r}, and {second.name} of {other!r}. Name two of one."
+        )
     with reading(first, second):
         then = Baseline.of(older.measurement(), captured_at=older.began)
         report = load_report(second, baseline=then)

@@ -291,8 +291,11 @@ def waits_for(run: CaseRun, name: str) -> str | None:
 
 
 def redirected_to(run: CaseRun, node: str) -> str | None:
-    found = [v.redirected_to for step in run.trajectory for v in step if v.redirected_to]
-    return None if node in found else f"redirected to {', '.join(found) or 'no node'}"
+    redirected = [v for step in run.trajectory for v in step if v.redirected_to]
+    # A redirect stays in its graph.
+    found = ["/".join([*v.node.split("/")[:-1], str(v.redirected_to)]) for v in redirected]
+    is_there = node in found or any(v.redirected_to == node for v in redirected)
+    return None if is_there else f"redirected to {', '.join(found) or 'no node'}"
 
 
 def ran(given: Any, nodes: Sequence[str] | None = None) -> Check:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast, get_args
 from uuid import uuid4
 
+from arbiter._values.exceptions import ExceptionNames
+from arbiter._values.spelling import misspelt
 from arbiter._values.states import is_whole
 from arbiter._values.version import __version__
 from arbiter.arbiter_os import ArbiterOS
@@ -420,9 +422,10 @@ class Suite:
         if unnamed:
             yield f"{unnamed} of {len(self.cases)} cases have no id; a changed input is then a new case"
         nodes = target.nodes()
+        own = None if nodes is None else {node.rpartition("/")[2] for node in nodes}
         for evaluator in target.evaluators:
             for node in evaluator.target_nodes or ():
-                if nodes is not None and node not in nodes:
+                if own is not None and node not in own:
                     yield f"the evaluator {evaluator.name!r} is for the node {node!r}, which the graph does not have"
             yield from _unread(evaluator, target)
         if isinstance(target, GraphTarget) and target.shares_store:
@@ -431,6 +434,7 @@ class Suite:
                 "make the graph and its store, and set target.fresh: case"
             )
         yield from self._not_yet(nodes)
+        yield from self._misspelt(target.tools())
         for scorer in self.judges:
             if getattr(scorer.given, "reads_expected", False) and not any(
                 case.expected is not None for case in self.cases
@@ -451,6 +455,19 @@ class Suite:
             for name in names_in(chosen(given)[1]):
                 if name not in (nodes or ()):
                     yield f"the case {case.id!r} allows the node {name!r}, which the graph has not"
+
+    def _misspelt(self, tools: Sequence[str]) -> Iterator[str]:
+        """Remarks about tools and exceptions of `expect` that are nearly those of the target, or of Python."""
+        for case in self.cases:
+            if (given := case.assertions.get("tools")) is not None:
+                for name in names_in(chosen(given)[1]):
+                    if name not in tools and (meant := misspelt(name, tools)) is not None:
+                        yield (
+                            f"the case {case.id!r} expects the tool {name!r}, which the graph has not. "
+                            f"Did you mean {meant!r}?"
+                        )
+            for name, meant in ExceptionNames({case.assertions.get("raises", "Exception")}).wrong():
+                yield f"the case {case.id!r} expects {name!r}, which is no exception. Did you mean {meant!r}?"
 
     def _target(self, given: Any, arbiter_os: ArbiterOS | None, judging: Judging) -> Target:
         target = self.target if given is None else given

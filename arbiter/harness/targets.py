@@ -37,6 +37,7 @@ from arbiter._values.versions import version_of
 from arbiter._weaving.govern import has_async_nodes
 from arbiter._weaving.graph import facts_channel_of
 from arbiter._weaving.pausing import pausing_saver
+from arbiter._weaving.tools import tools_in
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.errors import ArbiterWarning, ConfigurationError, nearest
 from arbiter.evaluation import NodeEvaluator
@@ -108,6 +109,10 @@ class Target:
     def nodes(self) -> Sequence[str] | None:
         """The names of its nodes, `outer/inner` for those of subgraphs; None if it has none."""
         return None
+
+    def tools(self) -> Sequence[str]:
+        """The names of the tools that it has, as far as they are known before a run."""
+        return ()
 
     def checkers(self) -> Sequence[str] | None:
         """The names of the checkers that govern it; None if they are unknown."""
@@ -419,6 +424,9 @@ class GraphTarget(Target):
 
     def nodes(self) -> Sequence[str] | None:
         return self._names
+
+    def tools(self) -> Sequence[str]:
+        return list(tools_in(self._first))
 
     def state_keys(self) -> Sequence[str] | None:
         """The keys of the state that all of its nodes share; None if some have a state of their own."""

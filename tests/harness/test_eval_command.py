@@ -424,6 +424,22 @@ def test_two_runs_are_compared(files: Path) -> None:
     assert Said("compare", "last", before).code == 0
 
 
+def test_files_and_runs_that_do_not_fit_are_named(files: Path) -> None:
+    suite = files / "suites/parity.yaml"
+    (files / "suites/thirds.yaml").write_text(suite.read_text().replace("suite: parity", "suite: thirds"))
+    for command in ("run", "lint", "record"):
+        said = Said(command, "suites/partiy.yaml")
+        assert (said.code, said.err.strip().rpartition(" Suites: ")[::2]) == (
+            2,
+            (
+                "suites/partiy.yaml:1: expected a file that can be read, got none of that name.",
+                "suites/parity.yaml, suites/thirds.yaml. Did you mean 'suites/parity.yaml'?",
+            ),
+        )
+    assert (Said("run").code, Said("compare", "parity", "thirds").code) == (0, 2)
+    assert " of the suite 'parity', and " in Said("compare", "parity", "thirds").err
+
+
 def test_the_only_run_of_a_suite_is_not_compared_with_itself(files: Path) -> None:
     Said("run")
     said = Said("compare", "last")

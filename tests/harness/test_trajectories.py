@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
-from langgraph.graph import START, StateGraph
+from langchain_core.tools import tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
 from langgraph.types import RetryPolicy
 
-from arbiter import ArbiterOS
+from arbiter import ArbiterOS, Verdict
 from arbiter.harness import Case, Suite
 from arbiter.instructions import GENERATE
-from tests.support import Chat, Spy, State, chain
+from tests.support import MODES, Chat, Check, Judge, Spy, State, chain, good
 
 
 def fan() -> Any:
@@ -64,6 +67,53 @@ def test_a_subset_may_allow_nodes_that_the_graph_has_not() -> None:
     assert replace(suite, target=graph).lint() == [
         "the case 'x' allows the node 'review', which the graph has not"
     ]
+
+
+def test_the_lint_names_misspelt_tools_and_exceptions() -> None:
+    """Of no others: tools may exist during a run only, and an exception may be that of a package."""
+
+    @tool
+    def lookup(order: str) -> str:
+        """Looks up."""
+        return order
+
+    expects: list[Any] = [
+        {"tools": ["lokup"]},
+        {"tools": ["search"]},
+        {"raises": "ValueErorr"},
+        {"raises": "OrderLost"},
+    ]
+    cases = [Case(f"x{number}", {"log": []}, expect=expect) for number, expect in enumerate(expects)]
+    target: Any = StateGraph(MessagesState)
+    target.add_node("tools", ToolNode([lookup]))
+    target.add_edge(START, "tools")
+    assert Suite("graph", cases, target=target.compile()).lint() == [
+        "the case 'x0' expects the tool 'lokup', which the graph has not. Did you mean 'lookup'?",
+        "the case 'x2' expects 'ValueErorr', which is no exception. Did you mean 'ValueError'?",
+    ]
+
+
+@MODES
+@pytest.mark.parametrize("node", ["inner/fix", "fix"])
+def test_a_redirect_in_a_subgraph_can_be_expected(mode: str, node: str) -> None:
+    """By the name that `nodes` has for it, and the evaluators of the suite target its nodes by their own names."""
+    arbiter_os = ArbiterOS()
+    never = Check("never", lambda _: Verdict.deny("no"), target_nodes=["write"], on_deny="redirect:fix")
+    arbiter_os.add_policy_checker(never)
+    builder: Any = StateGraph(State)
+    builder.add_node("inner", chain(Spy("write"), extra=[Spy("fix")]))
+    builder.add_node("fix", Spy("fix"))
+    builder.add_edge(START, "inner")
+    graph = builder.compile()
+    judge = Judge("kind", good, target_nodes=["write"])
+    case = Case("a", {"log": []}, expect={"redirected_to": node})
+    suite = Suite("redirected", [case], evaluators=[judge])
+    if mode == "sync":
+        report = suite.run(graph, arbiter_os=arbiter_os)
+    else:
+        report = asyncio.run(suite.arun(graph, arbiter_os=arbiter_os))
+    assert report.results[0].passed
+    assert replace(suite, target=graph).lint() == []
 
 
 def test_a_retried_node_counts_once() -> None:
