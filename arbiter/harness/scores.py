@@ -202,7 +202,8 @@ def _fault(score: Score) -> str | None:
     if not low < high:
         return f"has the scale {score.scale!r:.80}; expected two numbers, the lower one first"
     if not low <= value <= high:
-        return f"has the value {value:g}, which is outside of its scale {low:g} to {high:g}"
+        said = f"has the value {value:g}, which is outside of its scale {low:g} to {high:g}"
+        return f"{said}; return a Score with its own scale" if score.scale == SHARE else said
     return None
 
 

@@ -428,6 +428,11 @@ class GraphTarget(Target):
     def tools(self) -> Sequence[str]:
         return list(tools_in(self._first))
 
+    @property
+    def input_keys(self) -> Sequence[str]:
+        """The keys of its input that the graph reads; empty if it takes any input."""
+        return self._keys
+
     def state_keys(self) -> Sequence[str] | None:
         """The keys of the state that all of its nodes share; None if some have a state of their own."""
         return None if any("/" in name for name in self._names) else self._keys

@@ -83,7 +83,7 @@ def test_the_lint_names_misspelt_tools_and_exceptions() -> None:
         {"raises": "ValueErorr"},
         {"raises": "OrderLost"},
     ]
-    cases = [Case(f"x{number}", {"log": []}, expect=expect) for number, expect in enumerate(expects)]
+    cases = [Case(f"x{number}", {"messages": []}, expect=expect) for number, expect in enumerate(expects)]
     target: Any = StateGraph(MessagesState)
     target.add_node("tools", ToolNode([lookup]))
     target.add_edge(START, "tools")
@@ -91,6 +91,22 @@ def test_the_lint_names_misspelt_tools_and_exceptions() -> None:
         "the case 'x0' expects the tool 'lokup', which the graph has not. Did you mean 'lookup'?",
         "the case 'x2' expects 'ValueErorr', which is no exception. Did you mean 'ValueError'?",
     ]
+
+
+def test_the_lint_names_keys_of_the_input_that_the_graph_ignores() -> None:
+    """LangGraph drops them without a word, and the node fails or answers something else."""
+    cases = [Case("x", {"logs": []}), Case("y", {"log": [], "logs": []}), Case("z", {"log": []})]
+    target = chain(Spy("plan"))
+    (said,) = Suite("graph", cases, scorers={"size": lambda _: True}, target=target).lint()
+    assert said.startswith(
+        "2 cases have 'logs' in the input, which the graph ignores, because it is not a key of"
+    )
+    assert said.endswith("Did you mean 'log'?")
+    free: Any = StateGraph(dict)
+    free.add_node("plan", lambda state: state)
+    free.add_edge(START, "plan")
+    for takes_any in (free.compile(), lambda given: given):
+        assert Suite("any", cases, scorers={"size": lambda _: True}, target=takes_any).lint() == []
 
 
 @MODES
