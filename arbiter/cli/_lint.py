@@ -10,7 +10,7 @@ from rich.console import Console
 from arbiter._objects import load_graph
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli._models import StandIns
-from arbiter.cli._options import check_format
+from arbiter.cli._options import check_format, tell_of_unread_rules
 from arbiter.cli._streams import reader_may_leave
 from arbiter.linting import to_json, to_mermaid, to_sarif
 from arbiter.linting._table import table
@@ -24,6 +24,7 @@ def lint_graph(
     """Print the findings of the linter. Returns 1 if there are errors (with `strict`, also warnings), else 0."""
     check_format(format, FORMATS)
     graph = load_graph(where)
+    tell_of_unread_rules(graph, constitution)
     arbiter_os = ArbiterOS()
     if constitution is not None:
         arbiter_os.load_constitution(constitution, allow=allow, models=StandIns())

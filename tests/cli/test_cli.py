@@ -280,6 +280,16 @@ def test_lint_counts_warnings_with_strict(project: Path) -> None:
     assert typed("lint", "team:graph", "-c", ".", "--strict")
 
 
+def test_lint_says_that_rules_of_the_folder_were_not_named(project: Path) -> None:
+    """Without them it finds less, which looks as if nothing was wrong."""
+    said = "policies/ is not read, because no constitution is named. Name it: --constitution ."
+    assert said in invoked("lint", "team:graph", COLUMNS="200").stderr
+    assert "is not read" not in invoked("lint", "team:graph", "-c", ".").stderr
+    for file in project.glob("*/*.y*ml"):
+        file.unlink()
+    assert "is not read" not in invoked("lint", "team:graph").stderr
+
+
 def test_lint_takes_files_functions_and_builders(project: Path) -> None:
     for where in ("team.py:graph", "./team.py:made", "team:graph.builder"):
         assert "warnings" in typed("lint", where)
