@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from langchain_core.callbacks import BaseCallbackHandler, Callbacks
 from langchain_core.runnables import RunnableConfig
@@ -105,13 +105,36 @@ class Stop:
     call: str | None
 
 
+class HasPast(Protocol):
+    """An object that holds the past of a graph, as it is now."""
+
+    @property
+    def past(self) -> Past: ...
+
+
+@dataclass(slots=True)
+class _Inside:
+    """A graph inside a body."""
+
+    of: HasPast
+    before: int
+    """The number of node runs in the graph's past when it began the superstep `step`."""
+    step: int
+    facts: dict[str, RunFact] = field(default_factory=dict[str, RunFact])
+    """The facts of this superstep, by their order. The past has them once the superstep is done."""
+
+    def value(self, keep: int) -> Value:
+        past = self.of.past
+        if not self.facts or past.seq > self.before:
+            return past.value
+        return fold(past.value, [self.facts[order] for order in sorted(self.facts)], keep)
+
+
 _lock = new_lock()
 SHADOW = "shadow:"
 """The prefix of the tallies of a shadow constitution's checkers."""
 FUNCTIONS = "()"
 """Stands in place of a namespace for the governed functions in a body."""
-_IN_FUNCTION: tuple[int, Value, dict[str, RunFact]] = (-1, {}, {})
-"""Stands for a graph whose node runs are those of a governed function."""
 _NOT_RESUMED: Recovered = (-1, NOTHING, NOTHING)
 current_run: ContextVar[NodeRun | None] = ContextVar("arbiter_opened", default=None)
 """The governed node whose body is running. Graphs and functions that it calls belong to it."""
@@ -208,7 +231,9 @@ class NodeRun:
     _shadow_view: CausalHistory | None = None
     _contract_config: RunnableConfig | None = None
     _isolated_config: RunnableConfig | None = None
-    _inner: dict[str, tuple[int, Value, dict[str, RunFact]]] | None = None
+    _inner: dict[str, _Inside] | None = None
+    _functions: Value = {}  # noqa: RUF012
+    """The value of the governed functions in the body. It is replaced, never changed."""
     _calls: dict[tuple[int, Any], int] | None = None
 
     def __init__(
@@ -389,7 +414,7 @@ class NodeRun:
                 fact["sent"] = sent
         if record.spent:
             fact["tallies"] = with_spent(fact.get("tallies", NOTHING), record.spent)
-        if self._inner and (inner := self.inner()) is not None:
+        if (self._inner or self._functions) and (inner := self.inner()) is not None:
             if record.status == "completed":
                 fact["inner"] = inner
             elif used := self._used_up(inner):
@@ -430,57 +455,34 @@ class NodeRun:
                 calls[place] = execution
             return calls.setdefault(place, execution)
 
-    def report(self, graph: str, step: int, value: Value, order: str, fact: RunFact) -> None:
-        """Report that a node of a graph inside the body has finished: its graph's value before, and its fact."""
+    def report(self, graph: str, step: int, of: HasPast, facts: Mapping[str, RunFact]) -> None:
+        """Report that nodes of a graph inside the body have finished: the holder of its graph's past, and the facts
+        of its superstep `step`, by their order. There is none when a graph goes on where it was.
+        """
         with _lock:
             inner = self._inner = self._inner or {}
             known = inner.get(graph)
-            if known is None or known[0] != step:
-                known = inner[graph] = (step, value, {})
-            known[2][order] = fact
+            if known is None or known.step != step or known.of is not of:
+                known = inner[graph] = _Inside(of, of.past.seq, step)
+            known.facts.update(facts)
 
-    def adopt(self, namespace: str, value: Value, pending: Sequence[RunFact] = ()) -> None:
-        """Add the saved value of a graph inside the body, some of whose nodes could not report here, and the
-        pending facts of its next superstep.
-
-        Reports of that superstep or later ones hold: with the durability "exit" only a pause is saved.
-        """
+    def called(self, facts: Sequence[RunFact]) -> Past:
+        """Add the facts of governed functions in the body. Returns the past of the next one."""
         with _lock:
-            inner = self._inner = self._inner or {}
-            known = step, before, facts = inner.get(namespace, (-1, value, {}))
-            if known is _IN_FUNCTION:
-                return
-            at, saved = before.get("seq", 0), value.get("seq", 0)
-            if at < saved or not facts:
-                inner[namespace] = (-1, value, {})
-            elif at == saved:
-                done = {fact["id"] for fact in facts.values()}
-                others = {fact["id"]: fact for fact in pending if fact["id"] not in done}
-                inner[namespace] = (step, before, {**others, **facts})
-
-    def called(self, facts: Sequence[RunFact], graphs: Iterable[str] = ()) -> Past:
-        """Add the facts of governed functions in the body. Returns the past of the next one.
-
-        `graphs` names those whose node runs are in the facts, which the saved values of these graphs have too.
-        """
-        with _lock:
-            inner = self._inner = self._inner or {}
-            _, value, _ = inner.get(FUNCTIONS, (-1, {}, {}))
             if facts:
-                value = fold(value, facts, self.settings.facts)
-                inner.update(dict.fromkeys(graphs, _IN_FUNCTION))
-                inner[FUNCTIONS] = (-1, value, {})
-        return Past(value, self.past)
+                self._functions = fold(self._functions, facts, self.settings.facts)
+            return Past(self._functions, self.past)
 
     def inner(self) -> Value | None:
         """The joined values of all graphs and functions inside the body; None if there are none."""
-        if not self._inner:
+        if not self._inner and not self._functions:
             return None
-        with _lock:
-            names = sorted(self._inner, key=lambda n: (len(n), n))
-            parts = [part for name in names if (part := self._inner[name]) is not _IN_FUNCTION]
         keep = self.settings.facts
-        values = [fold(value, [facts[o] for o in sorted(facts)], keep) for _, value, facts in parts]
+        with _lock:
+            inner = self._inner or {}
+            values = [inner[name].value(keep) for name in sorted(inner, key=lambda n: (len(n), n))]
+        if self._functions:
+            values.insert(0, self._functions)
         return values[0] if len(values) == 1 else fold({}, [{"inner": v} for v in values], keep)
 
     # Writes of the body apart from its output, such as those of `push_message`

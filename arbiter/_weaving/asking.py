@@ -44,6 +44,7 @@ from arbiter._weaving.channel import conf_of, runs_in
 from arbiter._weaving.notes import Writes, being_noted, note, note_first, read, read_again, read_first
 from arbiter.errors import describe
 from arbiter.history._facts import RunFact
+from arbiter.history._recorder import TaskAttempt
 
 _OURS = "__arbiter_answer__"
 """Marks the place of an answer to one of Arbiter's questions among a task's resume values. It does not
@@ -73,10 +74,13 @@ def is_resumed(conf: Mapping[str, Any]) -> bool:
     return bool(conf.get(CONFIG_KEY_RESUMING))
 
 
-def is_retry(conf: Mapping[str, Any]) -> bool:
-    """True if a retry policy runs the task again."""
-    attempt: int = conf[CONFIG_KEY_RUNTIME].execution_info.node_attempt
-    return attempt > 1
+def attempt_of(conf: Mapping[str, Any]) -> TaskAttempt | None:
+    """The task that calls a function, or None if the config has only the names of one."""
+    if (pad := conf.get(CONFIG_KEY_SCRATCHPAD)) is None:
+        return None
+    # A resume gives the task another scratchpad, a retry does not.
+    info = getattr(conf.get(CONFIG_KEY_RUNTIME), "execution_info", None)
+    return conf[CONFIG_KEY_TASK_ID], (pad.call_counter, info and info.node_attempt)
 
 
 def places_of(conf: Mapping[str, Any]) -> list[RunnableConfig]:

@@ -6,9 +6,19 @@ import copy
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
-from langgraph._internal._constants import CONF, CONFIG_KEY_READ
+from langchain_core.runnables import RunnableConfig
+from langgraph._internal._constants import (
+    CONF,
+    CONFIG_KEY_CHECKPOINT_NS,
+    CONFIG_KEY_READ,
+    CONFIG_KEY_SCRATCHPAD,
+    CONFIG_KEY_TASK_ID,
+    NS_SEP,
+)
 from langgraph._internal._typing import MISSING
 from langgraph.channels.base import BaseChannel
 from langgraph.errors import EmptyChannelError
@@ -17,7 +27,7 @@ from langgraph.types import Send
 
 from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.registry import Registry
-from arbiter._lifecycle.runs import SHADOW
+from arbiter._lifecycle.runs import SHADOW, current_run
 from arbiter.history._facts import RunFact, Value, without_tallies
 from arbiter.history._past import Past, task_order
 from arbiter.history._record import Described, Record
@@ -145,7 +155,19 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
     def from_checkpoint(self, checkpoint: Value | Any) -> FactsChannel:
         value: Value = {} if checkpoint is MISSING else checkpoint
         past = Past.restored(value, self.core.settings.facts)
-        return FactsChannel(self.origin, self.key, past, Execution(self.core.recorder))
+        channel = FactsChannel(self.origin, self.key, past, Execution(self.core.recorder))
+        if (call := _begun.get()) is not None:
+            _begun.set(None)
+            if value and past.value.get("call", call) == call:
+                channel._go_on()
+        return channel
+
+    def _go_on(self) -> None:
+        """Report to the node run around the graph what the graph has done for it before."""
+        caller = current_run.get()
+        if caller is not None and caller.settings is self.core.settings:
+            caller.run.log.identify(self.past)  # else listeners would take them for those of another process
+            caller.report(cast(Execution, self.execution).name, -1, self, {})
 
     def checkpoint(self) -> Value | Any:
         return self.past.stored() or MISSING
@@ -216,3 +238,43 @@ def writes_in(conf: dict[str, Any]) -> deque[tuple[str, Any]]:
 def conf_of(config: Any) -> dict[str, Any]:
     found: dict[str, Any] = config[CONF]
     return found
+
+
+# When a task is resumed, LangGraph loads each graph that its body calls where the graph was, and runs none of the
+# nodes that are done. So the node run or function around a graph has to look at what the graph has saved. The number
+# of the call tells it from what the graph has saved for another task, and from a look at its state.
+
+_begun: ContextVar[str | None] = ContextVar("arbiter_begun", default=None)
+"""The call of the graph that LangGraph is about to load, in a task that is resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """LangGraph's counter of the graphs that a task calls, which also notes the call."""
+
+    task: str
+    counter: Callable[[], int]
+
+    def __call__(self) -> int:
+        number = self.counter()
+        _begun.set(f"{self.task}|{number}")
+        return number
+
+
+def note_calls(conf: dict[str, Any]) -> None:
+    """Note the calls of graphs in this task, which is resumed, from now on."""
+    pad = conf.get(CONFIG_KEY_SCRATCHPAD)
+    if pad is not None and type(pad.subgraph_counter) is not _Calls:
+        calls = _Calls(conf[CONFIG_KEY_TASK_ID], pad.subgraph_counter)
+        conf[CONFIG_KEY_SCRATCHPAD] = replace(pad, subgraph_counter=calls)
+
+
+def call_of(conf: Mapping[str, Any], caller: RunnableConfig | None) -> str:
+    """The call of the graph of a task, by that config and the config of the node run around the graph. "" if no task
+    of LangGraph calls the graph.
+    """
+    if (task := (caller or {}).get(CONF, {}).get(CONFIG_KEY_TASK_ID)) is None:
+        return ""
+    # The first graph has no number.
+    number = str(conf[CONFIG_KEY_CHECKPOINT_NS]).rpartition(NS_SEP)[0].rpartition(NS_SEP)[2]
+    return f"{task}|{number if number.isdigit() else 0}"

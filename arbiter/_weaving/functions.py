@@ -29,19 +29,18 @@ from arbiter._values.contexts import ambient
 from arbiter._values.states import SeenDict, as_state, has_parts_of
 from arbiter._weaving.asking import (
     ask_human,
+    attempt_of,
     begin_function,
     claims_of,
     drop_refused,
     is_resumed,
-    is_retry,
     let_go,
     pause_function,
-    place_in,
     saver_of,
 )
-from arbiter._weaving.channel import conf_of
+from arbiter._weaving.channel import conf_of, note_calls
 from arbiter._weaving.executions import begin_call, end_call
-from arbiter._weaving.node import adopt_saved, without_effects
+from arbiter._weaving.node import without_effects
 from arbiter._weaving.runtimes import with_ambient
 from arbiter._weaving.tools import HeldTools
 from arbiter._weaving.watching import watched
@@ -50,7 +49,7 @@ from arbiter.history._facts import RunFact
 from arbiter.history._items import ToolsOf
 from arbiter.history._past import Past
 from arbiter.history._record import ExecutionInfo, Position
-from arbiter.history._recorder import Run, begin
+from arbiter.history._recorder import Run, TaskAttempt, begin
 from arbiter.instructions import Instruction
 
 _lock = new_lock()
@@ -71,6 +70,9 @@ class Governed:
 class FunctionCall(NodeRun):
     """One call of a governed function."""
 
+    _task: TaskAttempt | None = None
+    """The LangGraph task that calls it, if no governed node does."""
+
     def __init__(
         self,
         governed: Governed,
@@ -82,12 +84,14 @@ class FunctionCall(NodeRun):
         core.planned(Plan(), None)
         settings = core.settings
         config = var_child_runnable_config.get() if config is None else with_ambient(config)
+        if config and is_resumed(conf := config.get("configurable", {})):
+            note_calls(cast(Any, conf))
         parent = current_run.get()
         if parent is not None and parent.settings is settings:
             run, past = parent.run, parent.called(())
         else:
             parent = None
-            run = _run_of(core, config)
+            run, self._task = _run_of(core, config)
             past = Past(run.called)
         namespace = "" if parent is None else FUNCTIONS
         record = begin(
@@ -149,16 +153,18 @@ class FunctionCall(NodeRun):
             self.tell_ended()
         if self._execution is not None:
             end_call(self.settings, self._execution, self.record)
-        if self.record.status != "completed" and self.redirect is None:
+        fact: RunFact
+        if self.record.status == "completed" or self.redirect is not None:
+            fact = self.fact()
+        elif self.record.status != "interrupted" and (inner := self.inner()) is not None:
+            # Its caller may catch the error and go on. The node runs of its graphs are done.
+            fact = {"inner": inner}
+        else:
             return
-        fact: RunFact = self.fact()
         if self.parent is not None:
-            # The node around it goes on with what its graphs have saved only in a resumed task.
-            conf = (self.config or {}).get("configurable") or {}
-            graphs = (self._inner or ()) if is_resumed(conf) else ()
-            self.parent.called((fact,), graphs)
-            return
-        self.run.log.remember(self.run, fact, self.settings.facts)
+            self.parent.called((fact,))
+        else:
+            self.run.log.remember(self.run, fact, self.settings.facts, self._task)
 
     def _hand_on(self, claims: Sequence[str]) -> None:
         """No other execution may begin before the output of the whole node is saved."""
@@ -188,12 +194,9 @@ class FunctionCall(NodeRun):
         token = current_run.set(self)
         try:
             with self._configured():
-                output = self.call(self.input)
+                return self.call(self.input)
         finally:
             current_run.reset(token)
-        for graph in self._continued():
-            adopt_saved(self, graph, self.saver.get_tuple(place_in(conf_of(self.config), graph)))
-        return output
 
     @contextmanager
     def _configured(self) -> Generator[None]:
@@ -209,22 +212,9 @@ class FunctionCall(NodeRun):
         try:
             with self._configured():
                 answer = self.call(self.input)
-                output = await answer if inspect.isawaitable(answer) else answer
+                return await answer if inspect.isawaitable(answer) else answer
         finally:
             current_run.reset(token)
-        for graph in self._continued():
-            adopt_saved(self, graph, await self.saver.aget_tuple(place_in(conf_of(self.config), graph)))
-        return output
-
-    def _continued(self) -> list[str]:
-        """The namespaces of the graphs in the body that went on with earlier work. They report here what they ran
-        since, but not the node runs beside a pause.
-        """
-        if not self._inner or self.saver is None or not is_resumed(conf := conf_of(self.config)):
-            return []
-        if is_retry(conf):
-            return []  # it begins anew
-        return [graph for graph in self._inner if graph != FUNCTIONS and not graph.startswith(self.record.id)]
 
     @property
     def saver(self) -> Any:
@@ -254,15 +244,18 @@ class FunctionCall(NodeRun):
                 return None  # a function has no checkpoint
 
 
-def _run_of(core: Core, config: RunnableConfig | None) -> Run:
-    """The run of a function that was not called by a governed node."""
+def _run_of(core: Core, config: RunnableConfig | None) -> tuple[Run, TaskAttempt | None]:
+    """The run of a function that was not called by a governed node, and the LangGraph task that calls it, if any."""
     conf = (config or {}).get("configurable") or {}
     thread_id = None if conf.get("thread_id") is None else str(conf["thread_id"])
     # A namespace is that of a LangGraph task that is not governed: the functional API.
     if namespace := conf.get("checkpoint_ns"):
         root = str(namespace).split("|", 1)[0]
-        return core.recorder.functional_run(thread_id, root, resumed=is_resumed(conf))
-    return core.recorder.plain_run(thread_id, core.settings.facts)
+        run = core.recorder.functional_run(thread_id, root, resumed=is_resumed(conf))
+        if (calling := attempt_of(conf)) is not None:
+            run.begins(root, calling, core.settings.facts)
+        return run, calling
+    return core.recorder.plain_run(thread_id, core.settings.facts), None
 
 
 def govern_function(governed: Governed, function: Callable[..., Any]) -> Callable[..., Any]:

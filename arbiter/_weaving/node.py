@@ -66,7 +66,6 @@ from arbiter._weaving.asking import (
     finished_siblings,
     finished_tasks,
     is_resumed,
-    is_retry,
     is_used,
     keep_draft,
     keeping_answers,
@@ -86,7 +85,7 @@ from arbiter._weaving.channel import (
     conf_of,
     fact_write,
     facts_channel_in,
-    runs_in,
+    note_calls,
     writes_in,
 )
 from arbiter._weaving.executions import info_of, tell_unknown
@@ -99,7 +98,7 @@ from arbiter._weaving.writers import STASH, Redirect
 from arbiter.errors import EvaluationError, PolicyViolationError, SyncDriverError
 from arbiter.history._facts import RunFact
 from arbiter.history._items import ToolsOf
-from arbiter.history._past import Past, task_order
+from arbiter.history._past import task_order
 from arbiter.history._record import Position
 from arbiter.history._recorder import FirstTask, Recovered, begin
 from arbiter.instructions import Instruction
@@ -248,13 +247,15 @@ class NodeAttempt(NodeRun):
         clock = settings.clock
         if execution.run is None:  # a resume has no START
             copy_once(conf)
+        pending: Sequence[RunFact] = ()
         parent = current_run.get()
         if parent is not None and parent.settings is settings:
             past = channel.past.inside(parent.past)
-            owner, begun = parent.record.id, parent.record.attempt > 1
-            run = execution.run or execution.join(
-                parent.run, past, _first_task(conf, step, task, path), owner=owner, begun=begun
-            )
+            if (run := execution.run) is None:
+                first = _first_task(conf, step, task, path)
+                owner, begun = parent.record.id, parent.record.attempt > 1
+                run = execution.join(parent.run, past, first, owner=owner, begun=begun)
+                pending = first.pending
         else:
             parent = None
             past = channel.past
@@ -267,12 +268,16 @@ class NodeAttempt(NodeRun):
             record.owner = parent.record.id
             if not namespace:
                 place = id(conf.get(CONFIG_KEY_CHECKPOINTER)), conf.get("thread_id")
-                record.call = parent.graph_number(execution.number, place, resumed=is_resumed(conf))
+                number = parent.graph_number(execution.number, place, resumed=is_resumed(conf))
+                execution.number = record.call = number
+            if pending:
+                parent.report(execution.name, step, channel, {fact["id"]: fact for fact in pending})
         NodeRun.__init__(self, record, plan, input, settings, run, past, parent, config, node.schemas)
         self.states.input = as_state(input)
         if channel.done:
             channel.done.pop(task, None)  # left by an attempt whose later writers failed
         if conf.get(CONFIG_KEY_RESUMING):
+            note_calls(conf)
             skip_ours(conf)
             if channel.ran is None and channel.origin.caches:
                 done = finished_tasks(conf)
@@ -457,8 +462,6 @@ class NodeAttempt(NodeRun):
                 output = node.body.invoke(input, config, **self._kwargs)
         finally:
             current_run.reset(token)
-        for place in self._continued():
-            self._adopt(place, self.saver.get_tuple(place_in(self._conf, place)))
         return output
 
     async def abody(self, buffered: bool) -> Any:
@@ -478,8 +481,6 @@ class NodeAttempt(NodeRun):
                 output = await node.body.ainvoke(input, config, **self._kwargs)
         finally:
             current_run.reset(token)
-        for place in self._continued():
-            self._adopt(place, await self.saver.aget_tuple(place_in(self._conf, place)))
         return output
 
     async def astream_body(self, buffered: bool) -> AsyncIterator[Any]:
@@ -493,8 +494,6 @@ class NodeAttempt(NodeRun):
                 current_run.reset(token)
             except ValueError:  # an async generator may be closed in another context
                 current_run.set(None)
-        for place in self._continued():
-            self._adopt(place, await self.saver.aget_tuple(place_in(self._conf, place)))
 
     def without_effects(self, config: RunnableConfig) -> RunnableConfig:
         return without_effects(config)
@@ -556,8 +555,9 @@ class NodeAttempt(NodeRun):
         if self.channel.ran is not None:
             self.channel.ran.add(self.record.id)
         if self.parent is not None:
+            execution: Any = self.channel.execution
             order = task_order(self.record.path) + self.record.id
-            self.parent.report(self.record.graph, self.record.step, self.channel.past.value, order, fact)
+            self.parent.report(execution.name, self.record.step, self.channel, {order: fact})
 
     # Inside
 
@@ -661,56 +661,6 @@ class NodeAttempt(NodeRun):
         with keeping_answers(conf) as pad:
             buffered_config["configurable"] = {**conf, **patch, CONFIG_KEY_SCRATCHPAD: pad}
             yield buffered_config
-
-    def _continued(self) -> Sequence[str]:
-        """The namespaces of the graphs that the body has called, if they may have continued earlier work of
-        which they report nothing here.
-        """
-        if not self._conf.get(CONFIG_KEY_RESUMING) or not self.node.core.keeps_facts or self.saver is None:
-            return ()
-        if self._inner and is_retry(self._conf):
-            return ()
-        places = self._places_inside()
-        scratchpad = self._conf[CONFIG_KEY_SCRATCHPAD]
-        called: int = scratchpad.subgraph_counter()
-        # To ask took a number, which the next graph must get: one that the choice of an edge calls.
-        self._conf[CONFIG_KEY_SCRATCHPAD] = replace(scratchpad, subgraph_counter=count(called).__next__)
-        return [
-            f"{place}{NS_SEP}{number}" if number else place for number in range(called) for place in places
-        ]
-
-    def _adopt(self, place: str, saved: Any) -> None:
-        if saved is not None and (place in (self._inner or ()) or not self._is_of_another(saved)):
-            adopt_saved(self, place, saved)
-
-    def _is_of_another(self, saved: Any) -> bool:
-        """True if a graph that keeps its state has saved this in another task of its node. After an update of
-        the state, LangGraph takes it for done and runs none of its nodes.
-        """
-        metadata: Mapping[str, Any] = saved.metadata or {}
-        return metadata.get("parents") not in (None, self._conf.get(CONFIG_KEY_CHECKPOINT_MAP))
-
-    def _places_inside(self) -> Sequence[str]:
-        """The possible namespaces of the first graph in the body: a graph that keeps its state from run to run
-        has one without the ids of tasks.
-        """
-        namespace: str = self._conf[CONFIG_KEY_CHECKPOINT_NS]
-        kept = NS_SEP.join(part.split(NS_END)[0] for part in namespace.split(NS_SEP))
-        if not self.node.is_subgraph:
-            return namespace, kept
-        return (kept if getattr(self.node.body, "checkpointer", None) is True else namespace,)
-
-
-def adopt_saved(run: NodeRun, graph: str, saved: Any) -> None:
-    """Add to a node run what a graph in its body has saved."""
-    if saved is None:
-        return
-    stored: Any = saved.checkpoint["channel_values"].get(FACTS) or {}
-    pending = runs_in(saved.pending_writes or ())
-    if stored or pending:
-        past = Past.restored(stored, run.settings.facts)
-        run.run.log.identify(past)  # else listeners would take them for those of another process
-        run.adopt(graph, past.value, pending)
 
 
 _IDLE_CLOCK: Any = getattr(_retry, "_IdleProgressCallbackHandler", ())

@@ -20,7 +20,7 @@ from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.runs import current_run
 from arbiter._lifecycle.saving import Access, aaccess, access
 from arbiter._weaving.asking import pause_edge, saver_in, saver_of
-from arbiter._weaving.channel import FACTS, conf_of, fact_write, facts_channel_in, writes_in
+from arbiter._weaving.channel import FACTS, call_of, conf_of, fact_write, facts_channel_in, writes_in
 from arbiter._weaving.runtimes import copy_once
 from arbiter.errors import describe
 from arbiter.history._facts import NESTED_RUN, RUN, RunFact
@@ -271,8 +271,10 @@ class StartWrite(_Write):
             return super()._write(input, config)
         parent = current_run.get()
         nested = parent is not None and parent.settings is self.core.settings
-        run: RunFact = NESTED_RUN if nested else RUN
-        if self.core.settings.listeners and not nested:
+        run: RunFact = RUN
+        if nested:
+            run = {**NESTED_RUN, "call": call_of(conf_of(config), cast(Any, parent).config)}
+        elif self.core.settings.listeners:
             run = {**RUN, "id": str(uuid4())}
         written: list[Any] = [fact_write(run)]
         _gather(super()._write, input, written)

@@ -17,9 +17,10 @@ reads neither clock nor state nor LangGraph; the same writes always give the sam
             "redirects", "first" and "latest" {instruction: number, of completed ones},
             "last" {node: [number, fact, number of the last completed one or 0]}, "facts",
             "tallies" {policy: {key: [amount, number, amount in this run, number of this run, superstep]}},
-            with a sixth entry, True, for a tally that began again in a subgraph}
+            with a sixth entry, True, for a tally that began again in a subgraph,
+            "call" (the task, and the number of this graph among those in its body; of a subgraph)}
     writes  a fact; `RUN` when an input arrives, with a uuid if there are listeners; `NESTED_RUN` when a parent
-            node calls a subgraph;
+            node calls a subgraph, with the call;
             {"inner": value, ...fact} when a node that ran a subgraph is done
 
 See docs/design/history.md.
@@ -48,7 +49,7 @@ def fold(value: Value, writes: Sequence[RunFact], keep: int = KEEP) -> Value:
     new = _Fold(value, max((w["inner"].get("steps", 0) for w in writes if w.get("inner")), default=0))
     for write in writes:
         if "start" in write:
-            new.start(nested=write["start"] == "nested", run_id=write.get("id"))
+            new.start(nested=write["start"] == "nested", run_id=write.get("id"), call=write.get("call", ""))
             continue
         if inner := write.get("inner"):
             new.absorb(inner)
@@ -131,7 +132,7 @@ class _Fold:
         part: dict[str, Any] = self._new[name]
         return part
 
-    def start(self, *, nested: bool, run_id: str | None = None) -> None:
+    def start(self, *, nested: bool, run_id: str | None = None, call: str = "") -> None:
         """Begin a run. Its uuid is None if there is no listener. A subgraph starts afresh: its earlier work is already
         part of its parent's past.
         """
@@ -139,9 +140,12 @@ class _Fold:
         if nested:
             inside = self._end - self._begin
             self.__init__({"seq": 0, "run": run, "run_from": 0, "facts": []}, inside)  # type: ignore[misc]
+            if call:
+                self._new["call"] = call
             return
         self._new["run"] = run
         self._new.pop("run_id", None)
+        self._new.pop("call", None)
         if run_id is not None:
             self._new["run_id"] = run_id
         self._new["run_from"] = self._new["seq"]

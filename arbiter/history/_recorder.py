@@ -41,6 +41,11 @@ KEEP_THREADS = 200
 _MOST_UNCOUNTED = 256
 _MOST_UNFINISHED = 1000
 _MOST_IDENTIFIED = 1000
+_MOST_TASKS = 32
+
+
+TaskAttempt = tuple[str, Any]
+"""A LangGraph task by its id, and an object that is equal for all that one attempt of it calls."""
 
 
 class Run:
@@ -49,6 +54,10 @@ class Run:
     def __init__(self, log: ThreadLog, epoch: int, uuid: str | None = None) -> None:
         self.called: Value = {}
         """The facts of governed functions in this run, if there is no graph to keep them."""
+        self._settled: Value = {}
+        """The facts among them whose tasks are not expected to run again."""
+        self._tasks: dict[str, tuple[Any, Value]] = {}
+        """The other ones by the LangGraph task that called the function, with the attempt of the task."""
         self.caller: weakref.ref[Execution] | None = None
         """The execution that adds to them."""
         self.id = f"{log.thread_id or ''}#{next(_run_numbers)}"
@@ -71,6 +80,36 @@ class Run:
                     self._uuid = str(uuid4())
         return self._uuid
 
+    def begins(self, root: str, calling: TaskAttempt, keep: int) -> None:
+        """Report that an attempt of a LangGraph task calls governed functions. What earlier attempts of the task have
+        called does not count any more, because this one calls it again. `root` names the entrypoint's task.
+        """
+        task, attempt = calling
+        with self.log.lock:
+            known, value = self._tasks.get(task, (None, {}))
+            if known == attempt:
+                return
+            self._tasks.pop(task, None)
+            self._tasks[task] = attempt, {}
+            if value:
+                self.called = self._settled
+                for _, value in self._tasks.values():
+                    self.called = _with(self.called, value, keep)
+            if len(self._tasks) > _MOST_TASKS:
+                # An entrypoint begins again at each resume, another task only until it is done.
+                oldest = next(each for each in self._tasks if not root.endswith(each))
+                self._settled = _with(self._settled, self._tasks.pop(oldest)[1], keep)
+
+    def calls(self, calling: TaskAttempt | None, fact: RunFact, keep: int) -> None:
+        """Add a call of a governed function. The caller must hold the lock of the log."""
+        task, attempt = calling or ("", None)
+        if task in self._tasks:
+            known, value = self._tasks[task]
+            if known != attempt:
+                return  # it outlived its attempt
+            self._tasks[task] = attempt, fold(value, (fact,), keep)
+        self.called = fold(self.called, (fact,), keep)
+
     def history(self) -> RunHistory:
         with self.log.lock:
             return RunHistory(list(self.records), self.counted().copy())
@@ -81,6 +120,10 @@ class Run:
             self._counted.update(self.forgotten)
             self.forgotten.clear()
         return self._counted
+
+
+def _with(value: Value, part: Value, keep: int) -> Value:
+    return fold(value, ({"inner": part},), keep) if part else value
 
 
 class ThreadLog:
@@ -210,10 +253,11 @@ class ThreadLog:
                 self._called = run.called = fold(self._called, (RUN,), keep)
         return run
 
-    def remember(self, run: Run, fact: RunFact, keep: int) -> None:
+    def remember(self, run: Run, fact: RunFact, keep: int, calling: TaskAttempt | None = None) -> None:
         """Add a call of a governed function to the past of its run and, without a graph, of the thread."""
         with self.lock:
-            before, run.called = run.called, fold(run.called, (fact,), keep)
+            before = run.called
+            run.calls(calling, fact, keep)
             if run.caller is not None:
                 alone = self._called is before or not self._called
                 self._called = run.called if alone else fold(self._called, (fact,), keep)
@@ -340,6 +384,11 @@ class Execution:
                 self._outer = (*(loop for loop in self._outer if loop() is not None), weakref.ref(before))
         # Entries whose ArbiterOS is gone are dropped, since no code can ask for them any more.
         _current.set({**{uid: loop for uid, loop in known.items() if uid in _alive}, recorder.uid: self})
+
+    @property
+    def name(self) -> str:
+        """The name of the graph in the body that calls it, in the order of the calls."""
+        return f"call {self.number}"
 
     def bind(self, past: Past, first: FirstTask) -> Run:
         """Find the run of this execution, whose first task is `first`."""

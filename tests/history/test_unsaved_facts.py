@@ -41,7 +41,7 @@ def told(past: Past | None) -> Any:
 
     facts = [plain(fact) for fact in value.get("facts", ())]
     last = {node: (number, plain(fact), done) for node, (number, fact, done) in value.get("last", {}).items()}
-    rest = {key: part for key, part in value.items() if key not in ("facts", "last", "run_id")}
+    rest = {key: part for key, part in value.items() if key not in ("facts", "last", "run_id", "call")}
     return facts, last, rest, told(past.before)
 
 

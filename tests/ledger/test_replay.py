@@ -278,6 +278,55 @@ def test_graphs_that_a_governed_function_calls_are_recorded_as_calls_of_their_ow
     assert [each.node for each in ledger.replay(few)] == ["act"] * (2 if place == "in a node" else 0)
 
 
+@pytest.mark.parametrize("place", ["node", "function", "entrypoint"])
+@pytest.mark.parametrize("ends", ["with a caught error", "before a pause"])
+def test_graphs_of_a_function_that_fails_or_is_called_again_are_decided_about_with_their_past(
+    tmp_path: Path, ledger: Ledger, ends: str, place: str
+) -> None:
+    rules = pack(tmp_path, "now", "name: many, use: at_most, times: 9, per: run, target_nodes: act")
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+    act = arbiter_os.govern(chain(Spy("act")))
+
+    def settle(state: Any) -> None:
+        act.invoke({})
+        if ends == "with a caught error":
+            raise KeyError("caught")
+
+    def finish(state: Any) -> None:
+        act.invoke({})
+
+    settled, finished = arbiter_os.govern(settle), arbiter_os.govern(finish)
+
+    def node(state: Any) -> None:
+        with suppress(KeyError):
+            settled({})
+        if ends == "before a pause":
+            interrupt("go on?")
+        finished({})
+
+    saver = InMemorySaver()
+    body: Any = arbiter_os.govern(node)
+
+    def calls(state: Any) -> None:
+        body({})
+
+    app: Any
+    if place == "entrypoint":
+        app = cast(Any, entrypoint)(checkpointer=saver)(node)
+    else:
+        app = arbiter_os.govern(chain(node if place == "node" else calls, Spy("last"), checkpointer=saver))
+    app.invoke({}, conf("t"))
+    if ends == "before a pause":
+        app.invoke(Command(resume="yes"), conf("t"))
+    ledger.flush(10)
+    report = ledger.replay(rules)
+    assert (len(report), dict(report.unknown)) == (0, {})
+    once = ledger.replay(
+        pack(tmp_path, "next", "name: once, use: at_most, times: 1, per: run, target_nodes: act")
+    )
+    assert [(each.node, str(each.shadow)) for each in once] == [("act", "deny by once")]
+
+
 @pytest.mark.parametrize("place", ["in a function", "in Sends"])
 def test_a_graph_that_keeps_its_state_is_recorded_with_its_caller(
     tmp_path: Path, ledger: Ledger, place: str

@@ -61,6 +61,12 @@ class Attempt:
     next: float = math.inf
     """The first start of those that end later, of the same execution, and may run the same graph that keeps its
     state."""
+    calls: list[Attempt] = field(default_factory=list["Attempt"])
+    """The calls of governed functions among these, in the order in which they began."""
+    place: int = 0
+    """Its place among the calls of its caller."""
+    again: Attempt | None = None
+    """The earlier call that an entrypoint which was resumed has made again."""
     is_last: bool = True
     """True if the task was not tried again in the same call of the graph."""
     visit: Any = None
@@ -174,6 +180,10 @@ class Pasts:
             attempt.superstep = self._supersteps.setdefault(_ran_with(attempt), known)
             attempt.superstep.attempts.append(attempt)
             shared.setdefault(place, attempt.superstep)
+        for attempt in self.attempts:
+            attempt.calls = sorted((each for each in attempt.inner if each.is_called), key=_order)
+            for number, each in enumerate(attempt.calls):
+                each.place = number
         for (namespace, *_), superstep in self._supersteps.items():
             starts = {start for each in superstep.attempts for start in saved_starts(each.record.started)}
             for start in starts:
@@ -201,8 +211,17 @@ class Pasts:
         return found if found is not None and found.record.started <= started < found.next else None
 
     def earlier(self, attempt: Attempt) -> list[Attempt]:
-        """The earlier attempts of the same task, oldest first."""
-        return [each for each in self._tasks[attempt.task] if each.order < attempt.order]
+        """The earlier attempts of the same task, or of a governed function by the earlier attempts of its caller,
+        oldest first.
+        """
+        if not attempt.is_called:
+            return [each for each in self._tasks[attempt.task] if each.order < attempt.order]
+        if attempt.again is not None:
+            found = [*self.earlier(attempt.again), attempt.again]
+        else:
+            before = [] if attempt.caller is None else self.earlier(attempt.caller)
+            found = [each.calls[attempt.place] for each in before if attempt.place < len(each.calls)]
+        return [each for each in found if each.record.node == attempt.record.node]
 
     def newest(self) -> list[Attempt]:
         """The newest attempt of each task, in the order in which they began."""

@@ -243,6 +243,12 @@ class ReplayedRun(NodeRun):
     def body(self, buffered: bool) -> Any:
         raise AssertionError("a replayed node run has no body")
 
+    def take_over(self, earlier: ReplayedRun) -> None:
+        """Add those graphs of an earlier attempt of which this one ran no node: they were done."""
+        # Only the namespaces with the id of the task are the same in each attempt.
+        done = {name: graph for name, graph in (earlier._inner or _NOTHING).items() if ":" in name}
+        self._inner = {**done, **(self._inner or _NOTHING)}
+
 
 class ThreadVisit:
     """The visits to all attempts of one recorded thread."""
@@ -258,6 +264,8 @@ class ThreadVisit:
         self._recorder = Recorder(keep=None, keep_threads=None)
         self._log = self._recorder.log_of(self._thread_id)
         self._runs: dict[str, Run] = {}
+        self._calls: dict[tuple[Any, ...], tuple[Any, Attempt]] = {}
+        """By run and end of the past, what functions without a caller had done before, and the call after it."""
         self.decided: dict[tuple[str, str], Decided] = {}
         """By stage and task, the decisions about its newest attempt."""
 
@@ -336,8 +344,21 @@ class ThreadVisit:
         if parent is not None:
             past = parent.called(())
         else:
-            past = Past(self._plain_run(attempt).called)
+            past = self._past_of_call(attempt)
         return past if past.end[1] == attempt.body.get("past") else None
+
+    def _past_of_call(self, attempt: Attempt) -> Past:
+        """The past of a function that no governed node calls. An entrypoint that is resumed calls its functions again,
+        from the past that they had.
+        """
+        run = self._plain_run(attempt)
+        end = attempt.run, attempt.body.get("after"), attempt.body.get("past")
+        if end in self._calls and Past(run.called).end[1] != attempt.body.get("past"):
+            run.called, attempt.again = self._calls[end]
+        self._calls[end] = run.called, attempt
+        if len(self._calls) > _MOST_EARLIER:
+            del self._calls[next(iter(self._calls))]
+        return Past(run.called)
 
     def _run(self, attempt: Attempt, past: Past) -> Run:
         """The run that the attempt belongs to. A fork is a run of its own, as it is when it happens."""
@@ -482,11 +503,15 @@ class ThreadVisit:
 
     def _commit(self, run: ReplayedRun) -> None:
         attempt, caller = run.attempt, run.attempt.caller
-        if not attempt.committed:
+        if not attempt.committed and (not attempt.is_called or run.record.status == "interrupted"):
             return
-        if run.inner() is None:
-            self._continue_inner(run)
-        attempt.fact = fact = run.fact()
+        self._continue_inner(run)
+        if attempt.committed:
+            attempt.fact = fact = run.fact()
+        elif (inner := run.inner()) is not None:
+            fact = {"inner": inner}  # its caller may have caught the error
+        else:
+            return
         parent: ReplayedRun | None = None if caller is None else caller.visit
         if attempt.is_called and parent is not None:
             parent.called((fact,))
@@ -494,19 +519,23 @@ class ThreadVisit:
             run.run.called = fold(run.run.called, (fact,), KEEP)
         elif parent is not None:
             record = run.record
-            own = attempt.superstep.past
-            assert own is not None
             order = task_order(record.path) + record.id
-            parent.report(record.graph, record.step, own.value, order, fact)
+            parent.report(record.graph, record.step, cast(Any, attempt.superstep), {order: fact})
 
     def _continue_inner(self, run: ReplayedRun) -> None:
-        """Take over what graphs inside the body did in an earlier attempt, if they did nothing in this one."""
+        """Take over what graphs inside the body did in earlier attempts, if they did nothing in this one."""
+        did_nothing = run.inner() is None
         for earlier in reversed(self.pasts.earlier(run.attempt)):
             if earlier.execution == run.attempt.execution:
                 continue  # a retry began anew
-            if earlier.visit is not None and (inner := earlier.visit.inner()) is not None:
-                run.adopt(run.record.id, inner)
-                return
+            if earlier.visit is None:
+                continue
+            if did_nothing:
+                if (inner := earlier.visit.inner()) is not None:
+                    run.called(({"inner": inner},))
+                    return
+            elif run.attempt.again is None:
+                run.take_over(earlier.visit)
 
     # Decisions
 
