@@ -23,13 +23,15 @@ from tests.graphs import asaver, saver
 from tests.support import MODES, Spy, State, chain, examples, run, thread
 
 TASK: Any = task
+MOST_RESUMES = 50
 QUICK = RetryPolicy(max_attempts=2, initial_interval=0.0, jitter=False, retry_on=OSError)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a body: it calls a "graph", or one that is "pausing", or a "function", which may be "caught" when
-    it fails at its end, runs "both" of its steps at the same time, or pauses itself ("pause").
+    """One step of a body: it calls a "graph", or one that is "pausing", either may have "kept" its state, or a
+    "function", which may be "caught" when it fails at its end, runs "both" of its steps at the same time, or pauses
+    itself ("pause").
     """
 
     kind: str
@@ -50,7 +52,7 @@ ONE = st.sampled_from([Step(kind, (Step("graph"),)) for kind in ("function", "ca
 PAUSES = st.sampled_from([Step("function", (Step(kind),)) for kind in ("graph", "pausing")])
 STEP = st.recursive(
     # LangGraph numbers the graphs of a body in the order of their calls, so that it has to be the same each time.
-    steps_of("graph", "pause", "pausing") | st.builds(_both, PAUSES, ONE),
+    steps_of("graph", "kept graph", "pause", "pausing", "kept pausing") | st.builds(_both, PAUSES, ONE),
     lambda inside: steps_of("function", "caught", inside=inside),
     max_leaves=5,
 )
@@ -109,7 +111,10 @@ class Program:
             return self._all(bodies, at_once=True)
         if step.kind in ("function", "caught"):
             return self._function(self._all(bodies), step.kind == "caught")
-        graph: Any = self.arbiter_os.govern(self._pausing() if step.kind == "pausing" else self._graph())
+        made = self._pausing() if "pausing" in step.kind else self._graph()
+        if "kept" in step.kind:
+            made.checkpointer = True
+        graph: Any = self.arbiter_os.govern(made)
         return self._all([lambda: (graph.invoke if self.mode == "sync" else graph.ainvoke)({"log": []})])
 
     def _graph(self) -> Any:
@@ -242,18 +247,20 @@ def test_each_node_run_in_a_body_counts_once_after_its_pauses(
 
     async def aresumed() -> Any:
         app, seen = make()
+        resumes = 0
         async with asaver(kind) as held:
             output = await app(held).ainvoke({"log": []}, thread("t"))
-            while "__interrupt__" in output:
+            while "__interrupt__" in output and (resumes := resumes + 1) < MOST_RESUMES:
                 app, seen = make() if elsewhere else (app, seen)
                 output = await app(held).ainvoke(Command(resume="yes"), thread("t"))
         return seen
 
     def resumed() -> Any:
         app, seen = make()
+        resumes = 0
         with saver(kind) as held:
             output = app(held).invoke({"log": []}, thread("t"))
-            while "__interrupt__" in output:
+            while "__interrupt__" in output and (resumes := resumes + 1) < MOST_RESUMES:
                 app, seen = make() if elsewhere else (app, seen)
                 output = app(held).invoke(Command(resume="yes"), thread("t"))
         return seen

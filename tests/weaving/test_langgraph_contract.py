@@ -6,7 +6,8 @@ When one of these fails on a new LangGraph, the weaving has to be looked at befo
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields
+from contextvars import ContextVar
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import pytest
@@ -33,7 +34,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, RetryPolicy, interrupt
 
 from arbiter._weaving.stores import held_items, loop_of
-from tests.support import Spy, State, chain, thread
+from tests.support import Spy, State, chain, run, thread
 
 
 def compiled(*nodes: Any, **kwargs: Any) -> Any:
@@ -210,6 +211,80 @@ def test_a_resume_says_so_and_its_answers_are_in_the_scratchpad() -> None:
     assert graph.invoke(Command(resume="yes"), thread("1"))["log"] == ["yes"]
     assert [resuming for resuming, _ in seen] == [False, True]
     assert len({task for _, task in seen}) == 1
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_graph_in_a_body_takes_a_number_and_then_restores_its_channels_in_the_same_context(
+    mode: str,
+) -> None:
+    """Each graph has the next number, also one that only continues; to read a state takes none. The number is the
+    last part of the namespace of its tasks, but for the first graph."""
+    happened: list[Any] = []
+    number: ContextVar[int | None] = ContextVar("number", default=None)
+
+    class Restoring(LastValue[Any]):
+        def from_checkpoint(self, checkpoint: Any) -> Restoring:
+            happened.append(("restored", number.get()))
+            return super().from_checkpoint(checkpoint)
+
+    def inner(state: Any, config: RunnableConfig) -> None:
+        happened.append(config.get("configurable", {})[_constants.CONFIG_KEY_CHECKPOINT_NS].split("|")[1:-1])
+
+    graph = compiled(inner)
+    graph.channels["score"] = Restoring(float, "score")
+
+    def watch(config: RunnableConfig) -> None:
+        conf: Any = config.get("configurable")
+        pad = conf[_constants.CONFIG_KEY_SCRATCHPAD]
+
+        def counter() -> int:
+            number.set(pad.subgraph_counter())
+            return cast(int, number.get())
+
+        conf[_constants.CONFIG_KEY_SCRATCHPAD] = replace(pad, subgraph_counter=counter)
+
+    def body(state: Any, config: RunnableConfig) -> None:
+        watch(config)
+        for _ in range(2):
+            graph.invoke({"log": []})
+            number.set(None)
+        interrupt("?")
+        graph.get_state(config)
+
+    async def abody(state: Any, config: RunnableConfig) -> None:
+        watch(config)
+        for _ in range(2):
+            await graph.ainvoke({"log": []})
+            number.set(None)
+        interrupt("?")
+        await graph.aget_state(config)
+
+    outer = compiled(body if mode == "sync" else abody, checkpointer=InMemorySaver())
+    run(outer, {"log": []}, thread("1"), mode=mode)
+    run(outer, Command(resume="yes"), thread("1"), mode=mode)
+    first = [("restored", 0), [], ("restored", 1), ["1"]]
+    assert happened == [*first, ("restored", 0), ("restored", 1), ("restored", None)]
+
+
+def test_an_attempt_of_a_task_has_a_counter_of_calls_or_a_number_of_its_own() -> None:
+    seen: list[Any] = []
+
+    def body(state: State, config: RunnableConfig) -> Any:
+        conf: Any = config.get("configurable")
+        pad, info = conf[_constants.CONFIG_KEY_SCRATCHPAD], conf[_constants.CONFIG_KEY_RUNTIME].execution_info
+        seen.append((pad.call_counter, info.node_attempt))
+        if len(seen) == 1:
+            raise OSError
+        interrupt("?")
+
+    builder: Any = StateGraph(State)
+    policy = RetryPolicy(initial_interval=0, jitter=False, retry_on=OSError)
+    builder.add_node("body", body, retry_policy=policy).add_edge(START, "body")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    graph.invoke({"log": []}, thread("1"))
+    graph.invoke(Command(resume="yes"), thread("1"))
+    assert [attempt for _, attempt in seen] == [1, 2, 1]
+    assert seen[1][0] is not seen[2][0]
 
 
 def test_one_channel_instance_for_each_execution() -> None:
