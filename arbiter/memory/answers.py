@@ -165,9 +165,9 @@ class Reader(Generic[T]):
             return None, self.trouble
         problem = ""
         misfits: list[Any] = []
-        for group in _groups(reply):
+        for group in self._groups(reply):
             fits: dict[int, tuple[T, int]] = {}
-            for candidate in filter(self._may_be_one, map(self._whole, group)):
+            for candidate in filter(self._may_be_one, group):
                 try:
                     fit = self._valid(candidate)
                 except ValidationError as error:
@@ -183,7 +183,7 @@ class Reader(Generic[T]):
             if fits:
                 value, self.dropped = fits[0]
                 return value, ""
-        begun = [*filter(self._may_be_one, map(self._whole, _begun(reply)))]
+        begun = [*filter(self._may_be_one, self._begun(reply))]
         self.candidates.append((misfits + begun, bool(begun)))
         self.trouble = _NO_FIT if misfits else _CUT_OFF if begun or _is_limited(reply) else _NO_JSON
         return None, problem or self.trouble
@@ -198,9 +198,29 @@ class Reader(Generic[T]):
                     return found
         return None, 0
 
-    def _whole(self, candidate: Any) -> Any:
+    def _groups(self, reply: Reply) -> Iterator[list[Any]]:
+        """The possible answers in a reply; a later group counts only if nothing in the earlier ones fits."""
+        is_limited = _is_limited(reply)
+        if is_limited and reply.calls:
+            return
+        yield _joined([self._whole(whole(call)) for call in reply.calls])
+        if reply.parsed is not None and not is_limited:
+            yield [self._whole(reply.parsed)]
+        for text in _texts(reply):
+            for values in json_values(text):
+                yield [*map(self._whole, values)]
+
+    def _begun(self, reply: Reply) -> list[Any]:
+        """The complete parts of answers that are cut off."""
+        if not reply.calls:
+            parts = map(complete_part, _texts(reply))
+            return [self._whole(part, is_cut=True) for part in parts if part is not None]
+        last = self._whole(_without_last(reply.calls[-1]), is_cut=True)
+        return _joined([*map(self._whole, reply.calls[:-1]), last]) if _is_limited(reply) else []
+
+    def _whole(self, candidate: Any, *, is_cut: bool = False) -> Any:
         """The candidate as models mean it: taken out of an object with one other key ("result") or of a call
-        ("arguments"), or a bare list or item put where it belongs."""
+        ("arguments"), or a bare list or item put where it belongs. A bare item that is cut off lacks fields."""
         given = self._named(candidate)
         if self._is_foreign(given):
             parts = [self._named(part) for part in given.values() if is_mapping(part)]
@@ -213,7 +233,7 @@ class Reader(Generic[T]):
             if len(given) == 1 and (self.item_field is None or self._has_items(given[0])):
                 return given[0]
             return given if self.item_field is None else {self.item_field: given}
-        if self._is_foreign(given) and self._is_item(given):
+        if not is_cut and self._is_foreign(given) and self._is_item(given):
             return {self.item_field: [given]}
         return self._without_spare(given) if is_mapping(given) else given
 
@@ -317,19 +337,6 @@ def _keys(schema: type[BaseModel]) -> dict[str, set[str]]:
     return found
 
 
-def _groups(reply: Reply) -> Iterator[list[Any]]:
-    """The possible answers in a reply; a later group counts only if nothing in the earlier ones fits."""
-    is_limited = _is_limited(reply)
-    if is_limited and reply.calls:
-        return
-    yield _joined([whole(call) for call in reply.calls])
-    if reply.parsed is not None and not is_limited:
-        yield [reply.parsed]
-    for text in _texts(reply):
-        fenced, loose = json_values(text)
-        yield fenced + loose
-
-
 def _joined(calls: list[Any]) -> list[Any]:
     """Several calls as one with all of their lists, which a model may split; as they are if they disagree."""
     joined: dict[str, Any] = {}
@@ -344,14 +351,6 @@ def _joined(calls: list[Any]) -> list[Any]:
     return [joined] if calls else []
 
 
-def _begun(reply: Reply) -> list[Any]:
-    """The complete parts of answers that are cut off."""
-    if reply.calls:
-        complete = [*reply.calls[:-1], _without_last(reply.calls[-1])]
-        return _joined(complete) if _is_limited(reply) else []
-    return [part for part in map(complete_part, _texts(reply)) if part is not None]
-
-
 def _texts(reply: Reply) -> list[str]:
     message = reply.message
     calls = message.invalid_tool_calls if isinstance(message, AIMessage) else ()
@@ -363,7 +362,7 @@ def _is_limited(reply: Reply) -> bool:
     of JSON that it parses, so that a part of a claim looks like one."""
     said: Mapping[str, Any] = getattr(reply.message, "response_metadata", None) or {}
     details = said.get("incomplete_details")
-    reasons = [said.get(key) for key in ("finish_reason", "stop_reason", "done_reason")]
+    reasons = [said.get(key) for key in ("finish_reason", "stop_reason", "stopReason", "done_reason")]
     reasons.append(details.get("reason") if is_mapping(details) else None)
     return any(str(reason).rpartition(".")[2].lower() in _LIMITS for reason in reasons)
 

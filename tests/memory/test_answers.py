@@ -290,6 +290,15 @@ def test_two_different_answers_count_as_none(kind: type[Scripted]) -> None:
     assert "several different" in outcome.error
 
 
+@KINDS
+@pytest.mark.parametrize("form", ["As in {example}:\n{answer}", "{answer}\nIt is in the form of {example}."])
+def test_an_answer_in_a_fence_counts_before_an_example_beside_it(form: str, kind: type[Scripted]) -> None:
+    answer = '```json\n{"items": [{"claim": "a"}]}\n```'
+    text = form.format(example='{"items": [{"claim": "..."}]}', answer=answer)
+    outcome = asked(kind(answers=[text]))
+    assert ([item.claim for item in outcome.value.items], outcome.calls) == (["a"], 1)
+
+
 def test_an_array_is_rejected_without_an_item_field() -> None:
     assert asked(Scripted(answers=['[{"claim": "a"}, 1]']), item_field=None).status == "failed"
 

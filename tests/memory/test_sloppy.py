@@ -485,6 +485,14 @@ async def test_claims_in_several_calls_of_one_reply_are_learned(more: Answer) ->
     assert (await chat.known(), chat.model.calls) == ([CAT, HOME], 1)
 
 
+async def test_several_calls_of_one_claim_each_are_learned() -> None:
+    chat = Sloppy()
+    answer = tool_call("ExtractedClaims", fact(CAT), fact(HOME))
+    chat.model = chat.cycle.evaluator_model = ScriptedTools(answers=[answer])
+    await talk(chat, "I have a cat, and live in Oslo")
+    assert (await chat.known(), chat.model.calls) == ([CAT, HOME], 1)
+
+
 async def test_of_several_calls_that_disagree_none_is_believed() -> None:
     chat = Sloppy()
     calls = [{"claims": [fact(CAT)], "forget_everything": each} for each in (True, False)]
@@ -507,6 +515,7 @@ CUT = json.dumps(
 LIMITS: list[dict[str, Any]] = [
     *({key: word} for key in ("finish_reason", "stop_reason") for word in ("length", "MAX_TOKENS")),
     {"done_reason": "length"},
+    {"stopReason": "max_tokens"},
     {"incomplete_details": {"reason": "max_output_tokens"}},
 ]
 
@@ -560,6 +569,17 @@ async def test_no_half_claim_is_learned(length: int, shape: Callable[[str], str]
     chat = Sloppy(shape=lambda answer: shape(CUT[:length]))
     await talk(chat, "I have a cat and a dog")
     assert await chat.known() == [CAT]
+
+
+ALONE = '{"claim": "Bob has a dog", "source_message_ids": ["m0"], "subject": "Bo'
+
+
+@pytest.mark.parametrize("answer", [ALONE, f'{{"result": {ALONE}', streamed(ALONE, {"stop_reason": "length"})])
+async def test_a_claim_that_stands_alone_is_not_learned_without_its_subject(answer: Any) -> None:
+    chat = Sloppy()
+    chat.model = chat.cycle.evaluator_model = ScriptedTools(answers=[answer])
+    await talk(chat, "Bob has a dog")
+    assert await chat.facts() == []
 
 
 @pytest.mark.parametrize("before", ["", "</think>"])
