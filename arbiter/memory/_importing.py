@@ -83,7 +83,7 @@ class Import:
         self.clock = clock
         self.mistakes: list[str] = []
         self._ids: dict[str, FactIds] = {}
-        self._believed: dict[tuple[str, tuple[str, ...]], dict[tuple[str, str], tuple[str, str]]] = {}
+        self._believed: dict[tuple[str, tuple[str, ...]], dict[tuple[str, str, bool], tuple[str, str]]] = {}
 
     async def run(self, given: Any) -> int:
         """The number of records that are new. Raises `ParameterError` with all mistakes, and writes nothing then."""
@@ -270,17 +270,18 @@ class Import:
 
     async def _is_believed(self, fact: Fact, planned: Planned) -> bool:
         """True if this store believes the same claim under another id."""
-        if fact.state not in OPEN:
+        now = self.clock()
+        if not _holds(fact, now):
             return False
         kinds = BELIEVED if planned.kind in BELIEVED else (planned.kind,)
         place = planned.entity_id, kinds
         if place not in self._believed:
             spaces = [namespace(self.agent_id, kind, planned.entity_id) for kind in kinds]
             values = [entry.value for ns in spaces for entry in await self.store.alist(ns)]
-            known = [each for each in readable(Fact, values) if each.state in OPEN]
-            self._believed[place] = {_said(each): _place_of(each) for each in known}
+            known = [each for each in readable(Fact, values) if _holds(each, now)]
+            self._believed[place] = {_said(each, now): _place_of(each) for each in known}
         here = _place_of(fact)
-        return self._believed[place].setdefault(_said(fact), here) != here
+        return self._believed[place].setdefault(_said(fact, now), here) != here
 
     async def _write(self, planned: Planned) -> bool:
         """Write a record if there is none, and its content was not forgotten. True if it is new."""
@@ -358,8 +359,12 @@ class Import:
                 await Traces(self.store, self.agent_id, entity_id).was_in(record.room_id)
 
 
-def _said(fact: Fact) -> tuple[str, str]:
-    return fact.subject, normal_form(fact.claim)
+def _holds(fact: Fact, now: datetime) -> bool:
+    return fact.state in OPEN and not fact.expired(now)
+
+
+def _said(fact: Fact, now: datetime) -> tuple[str, str, bool]:
+    return fact.subject, normal_form(fact.claim), fact.planned(now)
 
 
 def _place_of(fact: Fact) -> tuple[str, str]:

@@ -421,6 +421,17 @@ def test_a_claim_that_is_imported_twice_is_there_once(
     assert len(known.facts("ada", None)) == 1
 
 
+@pytest.mark.parametrize(
+    "first", [{"valid_to": "2020-01-01"}, {"expires_at": "2020-01-01T00:00:00Z"}, {"valid_from": "2090-01-01"}]
+)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_claim_that_does_not_hold_now_keeps_no_import_of_it_away(first: dict[str, str], at_once: bool) -> None:
+    given = [{**SAILS, "id": "k1", "type": "status", **first}, {**SAILS, "id": "k2", "type": "status"}]
+    known = memory()
+    assert sum(map(known.import_, [given] if at_once else given)) == 2
+    assert "k2" in {fact.id for fact in known.facts("ada", None)}
+
+
 def test_exports_of_two_stores_that_know_the_same_are_there_once() -> None:
     one, other, known = memory(), memory(), memory()
     known.remember("ada", "Ada bakes")
