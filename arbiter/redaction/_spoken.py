@@ -475,7 +475,8 @@ def _number(walk: _Walk, *, at_once: bool) -> Range | None:
         around = _AROUND + "#" if walk.linked else _AROUND
         number = _NUMBER.match(text, piece.start() + len(word) - len(word.lstrip(around)))
         if number is not None and walk.turned == "in" and _YEAR.fullmatch(number[0]):
-            return None
+            # "Was changed in 2023 to 4931"
+            number, walk.linked, walk.turned, at_once = None, False, "", False
         # Without "is", a short number behind "code for the door" is that of a door.
         is_next = walk.fillers == 0 and number is not None and len(number[0]) > 3
         if number is not None and (walk.linked or at_once or is_next):

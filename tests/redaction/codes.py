@@ -25,6 +25,9 @@ log in with password Winter2024! | Winter2024!
 the Netflix password is now popcorn7 | popcorn7
 I changed my password from hunter2 to hunter3 | hunter3
 my SIM PIN is 0000 | 0000
+my PIN was changed in 2023 to 4931 | 4931
+my PIN, set in 2024, is 4931 | 4931
+the door code was changed in 2023, and is 4931 now | 4931
 the garage keypad is 7731 | 7731
 the wifi here is called Home, password blue7house | blue7house
 the combination of my bike lock is 4-8-1-5 | 4-8-1-5
@@ -135,6 +138,8 @@ The pin on my jacket is from 1984
 my code is 2000 lines long
 the code has 4931 lines
 The door code was changed in 2023
+The door code was changed in 2023 by 1000 people
+My PIN was set in 2012. 4000 people know that
 The alarm code has 4 digits
 enter 4931 into the spreadsheet
 Press 1 to continue
