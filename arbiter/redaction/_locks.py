@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator
 
 LOCKS = (
-    "door|gate|alarm|entrance|safe|vault|lock|lockbox|padlock|locker|garage|keypad|building|i?phone|ipad|tablet|laptop"
+    "door|gate|alarm|entrance|safe|vault|lock|lockbox|padlock|locker|garage|keypad|building|(?:i|smart)?phone|ipad"
+    "|tablet|laptop"
     r"|\w{0,8}tür|tor|alarmanlage|tresor|\w{0,8}schloss|handy|telefon"
     "|puerta|port[aó]n|portal|garaje|alarma|caja fuerte|candado|edificio|móvil|celular|teléfono"
     "|porte|portail|immeuble|entrée|alarme|coffre|cadenas|interphone|téléphone|portable"
@@ -31,29 +32,51 @@ _OPENS = re.compile(
     r"|ontgrendel|gaat\b|odblok|otwier|otwórz|wyłącz|разблокир|откр|отключ)"
 )
 """What is done to a lock."""
+NO_LOCK = "".join(
+    f"(?<!{word} )"
+    for word in (
+        *("status", "error", "exit", "http", "return", "response", "result", "fault", "source", "product"),
+        *("zip", "postal", "post", "area", "country", "promo", "discount", "coupon", "voucher"),
+    )
+)
+"""Other codes that a door, a building, or a portal has."""
 _IS_USED = re.compile(
-    r"\b(?:with|using|code|pin|enter|press|type|dial|punch|use|(?:type|punch|key)\sin"
+    rf"\b(?:with|{NO_LOCK}(?<!shows )code|pin|(?:enter|press|typ|dial|punch|us)(?:e|ing)?|(?:type|punch|key)\sin"
     r"|mit|drücke|tippe|wähle|gib|avec|tapez?|composez|entrez?|con|código|marca|teclea|introduce|pulsa"
     r"|codice|digit[ae]|premi|inserisci|com|insere|met|toets|typ"
-    r"|kod|kodem|wpisz|код|кодом|введи|введите|набери|нажми)\s"
+    r"|kod|kodem|wpisz|код|кодом|введи|введите|набери|нажми):?\s"
     r"(?:(?:the|die|der|den|le|la|el|il|lo|o|a|de|het)\s)?\Z"
 )
 """What stands before a number with which something is done."""
+_IS_DIALED, _LONGEST_DIALED = re.compile(r"\b(?:dial|wähle|composez|marca)\s(?:le\s)?\Z"), 6
+"""Longer numbers that somebody dials are those of phones."""
+_HAS_ONE = (
+    "(?:alarm|safe|vault|lock|lockbox|padlock|keypad|alarmanlage|tresor|alarma|caja fuerte|candado|alarme|coffre"
+    "|cadenas|allarme|cassaforte|lucchetto|cofre|cadeado|kluis)"
+)
 _IS_ITSELF = re.compile(
-    r"(?:\b(?:the|my|our|your|his|her|their|der|die|das|mein|meine|unser|unsere|la|le|el|mi|il|mio|o|meu|ton|mon|notre"
-    r"|het|de|mijn|ons)\s(?:\w{1,12}\s)?|\bl')"
-    r"(?P<lock>alarm|safe|vault|lock|lockbox|padlock|keypad|alarmanlage|tresor|alarma|caja fuerte|candado|alarme|coffre"
-    r"|cadenas|allarme|cassaforte|lucchetto|cofre|cadeado|kluis)(?:\s(?:is|was|ist|war|est|es|è|é)|:)\s\Z"
+    rf"\b{_HAS_ONE}(?:\s(?:is|was|ist|war|est|es|è|é)(?:\s(?:now|set to))?|['’]s)\s\Z"
+    r"|(?:\b(?:the|my|our|your|his|her|their|der|die|das|mein|meine|unser|unsere|la|le|el|mi|il|mio|o|meu|ton|mon|notre"
+    rf"|het|de|mijn|ons)\s(?:\w{{1,12}}\s)?|\bl'){_HAS_ONE}(?<! lock):\s\Z"
 )
 """Locks that a number is said of in place of their code. Doors and gates have numbers of their own."""
-_NUMBER = re.compile(r"(?<![\w.,:/$€£+-])[#*]?(?P<told>[0-9](?:[ -]?[0-9]){3,11}+)(?![\w%€$£/-]|[.,:][0-9])")
+_NUMBER = re.compile(
+    r"(?<![\w.,:/$€£+-])[#*\"'`“„(]{0,3}(?P<told>[0-9](?:[ -]?[0-9]){3,11}+)(?![\w%€$£/-]|[.,:][0-9])"
+)
 _ENDS = re.compile(
-    r"[#*]?[\"'`)]{0,2}(?:[.,;:!?)]|\s{0,3}(?:\Z|\n)|\s(?:to|and|or|then|when|if|you|we|on the (?:key)?pad"
+    r"[#*\"'`”“)]{0,3}(?:[.,;:!?)]|\s{0,3}(?:\Z|\n)|\s(?:\(|[–—-]\s(?![0-9]))"
+    r"|\s(?:to|and|or|then|when|if|you|we|on the (?:key)?pad|please|thanks|now|for now|but|so|because"
     r"|auf|aus|ein|an|um|und|wenn|du|man|kannst|lässt|öffne\w*|pour|et|quand|on ouvre|on peut|para|y|cuando|se"
     r"|per|e|quando|si|om|en|als|je|uit|open|aby|żeby|i|чтобы|и)\b)"
 )
 """What follows a number that counts nothing."""
-_DATE = re.compile(r"(?:19|20)[0-9]{2}|(?:[01][0-9]|2[0-3])[0-5][0-9]")
+_IS_FIRST = re.compile(r"(?:\A|[.,;:!?]\s|\n)\Z")
+_OPENS_IT = re.compile(
+    r"[#*\"'`”“)]{0,3}\s(?:(?:open|unlock|disarm|deactivate|turn)s|entsperrt|öffnet|ouvre|déverrouille|abre|desbloquea"
+    r"|apre|sblocca|opent|ontgrendelt|otwiera|открывает)\b"
+)
+"""What a number does that is itself the subject: "4931 opens the door"."""
+_DATE = re.compile(r"(?:19|20)[0-9]{2}|(?:[01][0-9]|2[0-3]) ?[0-5][0-9]")
 """A year, or a time of the day."""
 _IS_NEXT = re.compile(r"[^\W\d_]\s|:\s")
 _SENTENCE_END = re.compile(r"[.!?](?:\s|\Z)|\n")
@@ -63,16 +86,23 @@ _BEHIND, _AHEAD, _LONGEST = 60, 40, 30
 def unlocking_in(text: str, folded: str) -> Iterator[tuple[int, int]]:
     """The ranges of numbers that open a lock; `folded` is the same text in lower case, place by place."""
     for number in _NUMBER.finditer(text):
-        start, end = number.span("told")
-        before, least = folded[max(0, number.start() - 2) : number.start()], max(0, start - _BEHIND)
-        if _IS_NEXT.match(before) is None or _ENDS.match(folded, end) is None:
-            continue
-        if _IS_USED.search(folded, max(least, start - _LONGEST), number.start()):
-            sentence = [
-                *_SENTENCE_END.split(folded[least:start])[-1:],
-                *_SENTENCE_END.split(folded[end : end + _AHEAD])[:1],
-            ]
-            if any(map(_LOCK.search, sentence)) and any(map(_OPENS.search, sentence)):
+        begin, (start, end) = number.start(), number.span("told")
+        before, least = folded[max(0, begin - 2) : begin], max(0, start - _BEHIND)
+        if _OPENS_IT.match(folded, end) and _IS_FIRST.search(before):
+            if _LOCK.search(_sentence(folded, start, end)[1]) and _DATE.fullmatch(text, start, end) is None:
                 yield start, end
-        elif _DATE.fullmatch(text, start, end) is None and _IS_ITSELF.search(folded, least, number.start()):
+        elif _IS_NEXT.match(before) is None or _ENDS.match(folded, end) is None:
+            continue
+        elif _IS_USED.search(folded, max(least, start - _LONGEST), begin):
+            sentence = _sentence(folded, start, end)
+            is_phone = end - start > _LONGEST_DIALED and _IS_DIALED.search(folded, least, begin)
+            if not is_phone and any(map(_LOCK.search, sentence)) and any(map(_OPENS.search, sentence)):
+                yield start, end
+        elif _IS_ITSELF.search(folded, least, begin) and _DATE.fullmatch(text, start, end) is None:
             yield start, end
+
+
+def _sentence(folded: str, start: int, end: int) -> tuple[str, str]:
+    """The words of its sentence on both sides of a number."""
+    behind, ahead = folded[max(0, start - _BEHIND) : start], folded[end : end + _AHEAD]
+    return _SENTENCE_END.split(behind)[-1], _SENTENCE_END.split(ahead)[0]

@@ -14,7 +14,7 @@ from itertools import count, islice
 from typing import Literal
 
 from arbiter.redaction._forms import NOT_SECRET
-from arbiter.redaction._locks import LOCKS, unlocking_in
+from arbiter.redaction._locks import LOCKS, NO_LOCK, unlocking_in
 
 Range = tuple[int, int]
 Kind = Literal["plain", "strict", "foreign", "number", "lock", "once", "phrase", "words", "pair"]
@@ -35,14 +35,6 @@ _LOCK = (
     rf"(?:(?:dell|d|l)')?(?:{LOCKS})s?"
 )
 """What a code is for, after the word for "code": "code for the door", "Code für die Haustür"."""
-_NO_LOCK = "".join(
-    f"(?<!{word} )"
-    for word in (
-        *("status", "error", "exit", "http", "return", "response", "result", "fault", "source", "product"),
-        *("zip", "postal", "post", "area", "country"),
-    )
-)
-"""Other codes that a door, a building, or a portal has."""
 _ONCE = r"(?:verification|confirmation|authenticat(?:ion|or)|2fa|mfa|one[ -]time|login|sms) "
 _ROMANCE_ONCE = (
     r" (?:de|di) (?:verificaci[oó]n|verificação|vérification|verifica|confirmaci[oó]n|confirmação|confirmation|conferma"
@@ -65,7 +57,7 @@ _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
     ("cvv", "2?", "number", ""),
     ("cvc", "2?", "number", ""),
     ("code", "s?", "number", _LOCKED),
-    *((code, _LOCK, "lock", _NO_LOCK) for code in ("code", "codice", "código", "codigo", "kod", "код")),
+    *((code, _LOCK, "lock", NO_LOCK) for code in ("code", "codice", "código", "codigo", "kod", "код")),
     ("code", "", "once", _ONCE),
     *((code, _ROMANCE_ONCE, "once", "") for code in ("code", "codice", "código", "codigo")),
     (

@@ -296,7 +296,7 @@ def test_an_answer_in_a_fence_counts_before_an_example_beside_it(form: str, kind
     answer = '```json\n{"items": [{"claim": "a"}]}\n```'
     text = form.format(example='{"items": [{"claim": "..."}]}', answer=answer)
     outcome = asked(kind(answers=[text]))
-    assert ([item.claim for item in outcome.value.items], outcome.calls) == (["a"], 1)
+    assert (outcome.value, outcome.calls) == (Items(items=[Item(claim="a")]), 1)
 
 
 def test_an_array_is_rejected_without_an_item_field() -> None:

@@ -422,10 +422,13 @@ def test_a_claim_that_is_imported_twice_is_there_once(
 
 
 @pytest.mark.parametrize(
-    "first", [{"valid_to": "2020-01-01"}, {"expires_at": "2020-01-01T00:00:00Z"}, {"valid_from": "2090-01-01"}]
+    "first",
+    [{"valid_to": "2020-01-01"}, {"expires_at": "2020-01-01T00:00:00Z"}, {"valid_from": "2090-01-01"}],
 )
 @pytest.mark.parametrize("at_once", [False, True])
-def test_a_claim_that_does_not_hold_now_keeps_no_import_of_it_away(first: dict[str, str], at_once: bool) -> None:
+def test_a_claim_that_does_not_hold_now_keeps_no_import_of_it_away(
+    first: dict[str, str], at_once: bool
+) -> None:
     given = [{**SAILS, "id": "k1", "type": "status", **first}, {**SAILS, "id": "k2", "type": "status"}]
     known = memory()
     assert sum(map(known.import_, [given] if at_once else given)) == 2

@@ -574,7 +574,9 @@ async def test_no_half_claim_is_learned(length: int, shape: Callable[[str], str]
 ALONE = '{"claim": "Bob has a dog", "source_message_ids": ["m0"], "subject": "Bo'
 
 
-@pytest.mark.parametrize("answer", [ALONE, f'{{"result": {ALONE}', streamed(ALONE, {"stop_reason": "length"})])
+@pytest.mark.parametrize(
+    "answer", [ALONE, f'{{"result": {ALONE}', streamed(ALONE, {"stop_reason": "length"})]
+)
 async def test_a_claim_that_stands_alone_is_not_learned_without_its_subject(answer: Any) -> None:
     chat = Sloppy()
     chat.model = chat.cycle.evaluator_model = ScriptedTools(answers=[answer])

@@ -91,6 +91,36 @@ O cofre abre com 5566 | 5566
 Met 7719 open je de voordeur | 7719
 Toets 7719 om de poort te openen | 7719
 Сейф открывается кодом 5566 | 5566
+unlock my phone with "4931" | 4931
+unlock my phone with (4931) | 4931
+unlock my phone with **4931** | 4931
+unlock my phone with the code: 4931 | 4931
+unlock my phone with 4931 please | 4931
+unlock my phone with 4931, but tell nobody | 4931
+unlock my phone with 4931 but tell nobody | 4931
+unlock my phone with 4931 - thanks | 4931
+unlock my phone with 4931 – thanks | 4931
+unlock my phone with 4931 (my birthday) | 4931
+unlock my phone with 4931 for now | 4931
+unlock my phone with 4931 now, so that I can call | 4931
+unlock my phone with 4931 so I can call | 4931
+unlock my phone with 4931 because I drive | 4931
+I unlock my smartphone by typing 4931 | 4931
+My phone is opened by entering 4931 | 4931
+the alarm is "4471" | 4471
+the alarm is now 4471 | 4471
+the alarm is set to 4471 | 4471
+the alarm's 4471 | 4471
+the alarm is 4471 (new) | 4471
+Alarm is 4471, key under the mat | 4471
+Ada's safe is 8812 | 8812
+User's alarm is 4471. | 4471
+4931 opens the front door | 4931
+4931 unlocks my phone | 4931
+"4931" opens my phone | 4931
+Easy: 4931 opens the gate | 4931
+4931 öffnet die Haustür | 4931
+4931 ouvre le portail | 4931
 """
 NO_CODES = """
 the alarm is set for 6:30
@@ -187,4 +217,23 @@ De deur is 2100 mm hoog
 Please call 5551234 about the door
 The vault is 2000 meters deep
 the alarm is 0615
+my alarm is 06 15
+Error code 4711 when opening the door
+The dishwasher door does not open, error code 4711.
+The laptop shows error code: 4711 when I open it
+The portal opens with status code 4040
+The washing machine shows code 4711, and the door stays shut, so I cannot open it
+Use promo code 20255 to unlock a discount on a new laptop
+With discount code 12345 you unlock 10% off your phone
+The zip code 04109 opens the gate
+If the door does not open, dial 5551234.
+If the alarm can't be turned off, dial 0800 555 1234.
+To open the door, dial 555-1234
+Si la porte reste fermée, composez le 0612345678, et on ouvre
+Waiting for the lock: 88123
+LOG: process 88123 acquired the lock: 16384
+That is not safe: 1200 people came
+2019 opened the door to new chances
+Bus 4711 opens the door
+Room 4711 opens to the garage door
 """

@@ -29,7 +29,7 @@ REPEATED = (
     "7z -", "smbclient -U a", "lftp -u a", "unzip -P", "curl -b a", "a://<", "a://a:<", "pwd:a", "hf_a_",
     "password:min8", "pk_test_a", "0123456789-us1 ",
     "with 4931 ", "alarm with 4931, ", "unlock with 4931, ", "unlock the alarm 4931, ", "the alarm is 1930. ",
-    "the alarm is ", "with the the ",
+    "the alarm is ", "with the the ", "4931 opens a. ", "with (4931) - ", "((((", "((4931", "lock: 4931\n",
     "gsk_aaaaaaaaaaaaaaaaaaa1/", "&code=", "'auth'", "_auth =", "sudo | echo a ",
 )  # fmt: skip
 
