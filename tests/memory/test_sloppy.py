@@ -625,7 +625,10 @@ async def test_an_answer_that_is_cut_off_may_lack_a_wish_and_is_asked_for_again(
             for each in ("2027-05-XX", "01.05.2027", "05/2027", "2027.05.01", "2027年5月1日")
         ),
         *((each, "2027-05-01") for each in ("20270501", "2027-05-01T00:00", "~2027-05", "from 2027-05 on")),
-        *((each, "2027-01-01") for each in ("2027-XX-XX", "summer 2027", "2027-Q2", "05/01/2027")),
+        *(
+            (each, "2027-01-01")
+            for each in ("2027-XX-XX", "summer 2027", "maybe 2027", "2027-Q2", "05/01/2027")
+        ),
     ],
 )
 async def test_a_plan_with_a_date_in_another_form_is_not_taken_for_the_present(

@@ -37,11 +37,10 @@ from arbiter.models import quote, visible
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _YEAR = r"(?<!\d)(?P<year>\d{4})(?!\d)"
+_MONTH = rf"\b(?!maybe)(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?"
 _PARTS = (
-    re.compile(
-        rf"(?:\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? )?\b(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?,? {_YEAR}"
-    ),
-    re.compile(rf"\b(?P<month>{'|'.join(_MONTHS)})[a-z]*\.? (?P<day>\d{{1,2}})(?:st|nd|rd|th)?,? {_YEAR}"),
+    re.compile(rf"(?:\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? )?{_MONTH},? {_YEAR}"),
+    re.compile(rf"{_MONTH} (?P<day>\d{{1,2}})(?:st|nd|rd|th)?,? {_YEAR}"),
     re.compile(rf"(?<![\d/])(?:(?P<day>\d{{1,2}})\.)?(?P<month>\d{{1,2}})[./]{_YEAR}"),
     re.compile(rf"{_YEAR}(?:[-/.年](?P<month>\d{{1,2}})(?!\d)(?:[-/.月](?P<day>\d{{1,2}})(?!\d))?)?"),
 )
