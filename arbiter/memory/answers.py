@@ -337,17 +337,21 @@ def _keys(schema: type[BaseModel]) -> dict[str, set[str]]:
     return found
 
 
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
+
+
 def _joined(calls: list[Any]) -> list[Any]:
     """Several calls as one with all of their lists, which a model may split; as they are if they disagree."""
     joined: dict[str, Any] = {}
     for call in calls:
         for key, part in call.items():
-            before = joined.setdefault(key, part)
-            if before is part or before == part:
-                continue
-            if not (is_list(before) and is_list(part)):
+            before = joined.get(key)
+            if before in _NOTHING:
+                joined[key] = part
+            elif is_list(before) and is_list(part) and before != part:
+                joined[key] = [*before, *part]
+            elif part != before and part not in _NOTHING:
                 return calls
-            joined[key] = [*before, *part]
     return [joined] if calls else []
 
 

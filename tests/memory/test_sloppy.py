@@ -475,10 +475,19 @@ async def test_a_change_is_noticed_from_an_answer_in_another_shape(shape: str) -
     assert await chat.known() == [MOVED]
 
 
-@pytest.mark.parametrize("more", [{}, {"forget": []}, {"forget_everything": None}])
-async def test_claims_in_several_calls_of_one_reply_are_learned(more: Answer) -> None:
+@pytest.mark.parametrize(
+    ("more", "other"),
+    [
+        ({}, {}),
+        ({"forget": []}, {"forget": []}),
+        ({"forget_everything": None}, {"forget_everything": False}),
+        ({"forget_everything": False}, {"forget_everything": None}),
+        ({"profiles": {}}, {"profiles": {"UserProfile": {"city": "Oslo"}}}),
+    ],
+)
+async def test_claims_in_several_calls_of_one_reply_are_learned(more: Answer, other: Answer) -> None:
     chat = Sloppy()
-    calls: list[Answer] = [{"claims": [fact(claim)], **more} for claim in (CAT, HOME)]
+    calls: list[Answer] = [{"claims": [fact(CAT)], **more}, {"claims": [fact(HOME)], **other}]
     answer = tool_call("ExtractedClaims", *calls)
     chat.model = chat.cycle.evaluator_model = ScriptedTools(answers=[answer])
     await talk(chat, "I have a cat, and live in Oslo")
