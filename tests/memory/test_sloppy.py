@@ -13,6 +13,7 @@ from langchain_core.messages.tool import invalid_tool_call, tool_call_chunk
 from langchain_core.messages.utils import message_chunk_to_message
 
 from arbiter.memory import Entity, ReflectionEvaluator
+from arbiter.memory.facts import _wishes
 from tests.memory.dialogue_support import Chat, fact, status
 from tests.memory.test_talks import Talk, says
 from tests.scripted import ScriptedTools, tool_call
@@ -433,6 +434,22 @@ async def test_a_message_is_named_by_its_id_or_its_words(part: str, named: str) 
     )
     await talk(chat, "I have a cat", "That was for your ears only")
     assert await chat.known() == []
+
+
+@pytest.mark.parametrize("part", ["off_record", "forget"])
+async def test_a_message_is_read_once_for_all_that_a_model_names(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[BaseMessage] = []
+
+    def counted(message: BaseMessage) -> str:
+        read.append(message)
+        return message.text
+
+    monkeypatch.setattr(_wishes, "text_of", counted)
+    chat = Sloppy(shape=lambda answer: {**answer, part: [f"x{number}" for number in range(100)]})
+    await talk(chat, "I have a cat", "Well, ...")
+    assert 0 < len(read) < 20
 
 
 @pytest.mark.parametrize("named", ["?", "a1"])

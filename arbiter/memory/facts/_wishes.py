@@ -95,12 +95,13 @@ class _Asked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
     """What a model has read and named: the facts of its prompt by id, by their labels the human messages in it and
-    the `fresh` ones among them, by their words the sources of the new claims, and the fields of the user's
-    profiles."""
+    the `fresh` ones among them, and by their words (`worded`), by their words the sources of the new claims, and the
+    fields of the user's profiles."""
 
     facts: Mapping[str, Fact]
     known: Mapping[str, BaseMessage]
     fresh: dict[str, BaseMessage]
+    worded: Mapping[str, BaseMessage]
     said: Mapping[str, Collection[str]]
     fields: Collection[str]
 
@@ -110,9 +111,7 @@ class _Read:
 
     def message(self, named: str) -> BaseMessage | None:
         """The message that a model names: it may write the words of one for its id."""
-        words = caseless(named[:_LONGEST])
-        same = (each for each in self.known.values() if caseless(text_of(each)[:_LONGEST]) == words)
-        return self.known.get(meant(named, self.known)) or next(same, None)
+        return self.known.get(meant(named, self.known)) or self.worded.get(caseless(named[:_LONGEST]))
 
 
 class WishBook:
@@ -160,9 +159,11 @@ class WishBook:
         """Carry out a model's answer about `fresh` messages, with a human one among them; `shown` are the facts of its
         prompt by id, `earlier` the other messages in it, `claims` those of the same answer, and `fields` the names of
         those of the user's profiles."""
+        known = _humans((*earlier, *fresh))
         read = _Read(
             facts=shown,
-            known=_humans((*earlier, *fresh)),
+            known=known,
+            worded={caseless(text_of(each)[:_LONGEST]): each for each in reversed(known.values())},
             fresh=_humans(fresh),
             said=_sources(claims),
             fields=fields,
