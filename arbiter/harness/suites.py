@@ -424,10 +424,14 @@ class Suite:
         if unnamed:
             yield f"{unnamed} of {len(self.cases)} cases have no id; a changed input is then a new case"
         nodes = target.nodes()
-        own = None if nodes is None else {node.rpartition("/")[2] for node in nodes}
+        known = set(nodes or ())
+        # Without their parents. A name of its own may have a "/", too.
+        own = {
+            name if outer in known else node for node in known for outer, _, name in [node.rpartition("/")]
+        }
         for evaluator in target.evaluators:
             for node in evaluator.target_nodes or ():
-                if own is not None and node not in own:
+                if nodes is not None and node not in own:
                     yield f"the evaluator {evaluator.name!r} is for the node {node!r}, which the graph does not have"
             yield from _unread(evaluator, target)
         if isinstance(target, GraphTarget) and target.shares_store:
@@ -440,8 +444,8 @@ class Suite:
             for key, count in Counter(key for input in inputs for key in input if key not in keys).items():
                 cases = "1 case has" if count == 1 else f"{count:,} cases have"
                 yield (
-                    f"{cases} {key!r} in the input, which the graph ignores, because it is not a key of its state. "
-                    f"Keys: {', '.join(keys)}.{nearest(str(key), keys)}"
+                    f"{cases} {key!r} in the input, which the graph ignores, because it is not a key of its input "
+                    f"schema. Keys: {', '.join(keys)}.{nearest(str(key), keys)}"
                 )
         yield from self._not_yet(nodes)
         yield from self._misspelt(target.tools())
@@ -470,14 +474,17 @@ class Suite:
         """Remarks about tools and exceptions of `expect` that are nearly those of the target, or of Python."""
         for case in self.cases:
             if (given := case.assertions.get("tools")) is not None:
-                for name in names_in(chosen(given)[1]):
-                    if name not in tools and (meant := misspelt(name, tools)) is not None:
+                names = list(names_in(chosen(given)[1]))
+                for name in names:
+                    meant = None if name in tools else misspelt(name, tools)
+                    # A case that names both tools intends both.
+                    if meant is not None and meant not in names:
                         yield (
                             f"the case {case.id!r} expects the tool {name!r}, which the graph has not. "
                             f"Did you mean {meant!r}?"
                         )
             for name, meant in ExceptionNames({case.assertions.get("raises", "Exception")}).wrong():
-                yield f"the case {case.id!r} expects {name!r}, which is no exception. Did you mean {meant!r}?"
+                yield f"the case {case.id!r} expects {name!r}, but no exception has that name. Did you mean {meant!r}?"
 
     def _target(self, given: Any, arbiter_os: ArbiterOS | None, judging: Judging) -> Target:
         target = self.target if given is None else given

@@ -431,7 +431,12 @@ class GraphTarget(Target):
     @property
     def input_keys(self) -> Sequence[str]:
         """The keys of its input that the graph reads; empty if it takes any input."""
-        return self._keys
+        graph = self._first
+        if isinstance(builder := getattr(graph, "builder", None), StateGraph):
+            read: Any = cast(Any, builder).schemas[cast(Any, builder).input_schema]
+        else:
+            read = () if isinstance(graph.input_channels, str) else graph.input_channels
+        return [name for name in read if not name.startswith("__")]
 
     def state_keys(self) -> Sequence[str] | None:
         """The keys of the state that all of its nodes share; None if some have a state of their own."""

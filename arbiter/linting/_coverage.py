@@ -280,7 +280,8 @@ def errors_that_do_not_exist(contracts: Sequence[Contract]) -> Iterator[Finding]
             yield Finding(
                 code="unknown-error",
                 severity="warning",
-                message=f"router {rule.name!r} is for {name!r}, which is no exception. Did you mean {meant!r}?",
+                message=f"router {rule.name!r} is for {name!r}, but no exception has that name. "
+                f"Did you mean {meant!r}?",
                 rule=rule.name,
                 source=rule.source,
                 remedy="Correct the name in errors, or put the module that defines it in front of it.",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
+from langgraph.channels import EphemeralValue, LastValue
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.pregel import NodeBuilder, Pregel
 from langgraph.types import RetryPolicy
 
 from arbiter import ArbiterOS, Verdict
@@ -80,6 +82,7 @@ def test_the_lint_names_misspelt_tools_and_exceptions() -> None:
     expects: list[Any] = [
         {"tools": ["lokup"]},
         {"tools": ["search"]},
+        {"tools": {"superset": ["lookup", "lookups"]}},
         {"raises": "ValueErorr"},
         {"raises": "OrderLost"},
     ]
@@ -89,12 +92,16 @@ def test_the_lint_names_misspelt_tools_and_exceptions() -> None:
     target.add_edge(START, "tools")
     assert Suite("graph", cases, target=target.compile()).lint() == [
         "the case 'x0' expects the tool 'lokup', which the graph has not. Did you mean 'lookup'?",
-        "the case 'x2' expects 'ValueErorr', which is no exception. Did you mean 'ValueError'?",
+        "the case 'x3' expects 'ValueErorr', but no exception has that name. Did you mean 'ValueError'?",
     ]
 
 
 def itself(given: Any) -> Any:
     return given
+
+
+class Question(TypedDict):
+    log: list[str]
 
 
 def test_the_lint_names_keys_of_the_input_that_the_graph_ignores() -> None:
@@ -106,11 +113,31 @@ def test_the_lint_names_keys_of_the_input_that_the_graph_ignores() -> None:
         "2 cases have 'logs' in the input, which the graph ignores, because it is not a key of"
     )
     assert said.endswith("Did you mean 'log'?")
+    narrow: Any = StateGraph(State, input_schema=Question)
+    narrow.add_node("plan", Spy("plan"))
+    narrow.add_edge(START, "plan")
+    other = Case("x", {"log": [], "amount": 1})
+    (said,) = Suite("narrow", [other], scorers={"size": lambda _: True}, target=narrow.compile()).lint()
+    assert said.startswith("1 case has 'amount' in the input, which the graph ignores")
     free: Any = StateGraph(cast(Any, dict))
     free.add_node("plan", itself)
     free.add_edge(START, "plan")
-    for takes_any in (free.compile(), itself):
+    without_state = cast(Any, Pregel)(
+        nodes={"plan": NodeBuilder().subscribe_only("given").do(itself).write_to("answer")},
+        channels={"given": EphemeralValue(Any), "answer": LastValue(object)},
+        input_channels="given",
+        output_channels="answer",
+    )
+    for takes_any in (free.compile(), without_state, itself):
         assert Suite("any", cases, scorers={"size": lambda _: True}, target=takes_any).lint() == []
+
+
+def test_the_lint_finds_a_node_with_a_slash_in_its_name() -> None:
+    graph: Any = StateGraph(State)
+    graph.add_node("plan/draft", Spy("plan"))
+    graph.add_edge(START, "plan/draft")
+    judge = Judge("kind", good, target_nodes=["plan/draft"])
+    assert Suite("s", [Case("x", {"log": []})], evaluators=[judge], target=graph.compile()).lint() == []
 
 
 @MODES
