@@ -295,6 +295,20 @@ def test_a_report_says_that_a_denial_is_why_a_case_is_not_judged(mode: str) -> N
 
 
 @MODES
+def test_a_report_says_which_of_the_judgements_that_are_missing_a_failure_explains(mode: str) -> None:
+    def broken(given: Any) -> Any:
+        if given == "fail":
+            raise ValueError("no money")
+        return given
+
+    def brief(run: CaseRun) -> Score:
+        return Score("", outcome="abstained")
+
+    suite = Suite("mixed", [Case("a", "fail"), Case("b", "go")], scorers={"brief": brief})
+    assert "brief 1 error (1 failed), 1 abstained" in render(ran(suite, broken, mode=mode))
+
+
+@MODES
 @pytest.mark.parametrize("asks", ["checker", "node", "checker that no case expects"])
 def test_a_run_that_waits_for_a_human_does_not_hang(mode: str, asks: str) -> None:
     def question(state: State) -> State:

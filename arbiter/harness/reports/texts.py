@@ -245,7 +245,7 @@ def _short(label: str) -> str:
 def not_judged(report: Report) -> str:
     """The number of judgements that are missing, by row and outcome; "none" if there are all."""
     missing = [
-        f"{row.name} {', '.join(f'{count:,} {outcome}' for outcome, count in counts.items())}{_unasked(report, row)}"
+        f"{row.name} {', '.join(f'{n:,} {o}{_unasked(report, row, o)}' for o, n in counts.items())}"
         for row in report.rows.values()
         if (counts := {o: count for o, count in row.outcomes.items() if not row.n or o not in _NO_LOSS})
     ]
@@ -261,12 +261,12 @@ def not_judged(report: Report) -> str:
     return " · ".join(missing) or "none"
 
 
-def _unasked(report: Report, row: Row) -> str:
+def _unasked(report: Report, row: Row, outcome: str) -> str:
     """How the runs ended that a row calls errors because there was nothing to judge; "" if there are none."""
     ended = Counter(
         result.status
         for result in report.results
-        if result.unasked == result.outcome(row.name) == "error" and not result.scored(row.name)
+        if result.unasked == result.outcome(row.name) == outcome == "error" and not result.scored(row.name)
     )
     return f" ({', '.join(f'{count:,} {status}' for status, count in ended.items())})" if ended else ""
 
