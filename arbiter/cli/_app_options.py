@@ -11,6 +11,7 @@ import typer
 from arbiter.cli._options import (
     LEDGER,
     NUMBER,
+    PORT,
     WHOLE,
     AfterOption,
     FormatOption,
@@ -130,7 +131,7 @@ class ViewOptions:
     host: Annotated[
         str, typer.Option(help="The address to listen on; any but this machine needs --tokens.")
     ] = "127.0.0.1"
-    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 7575
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", **PORT)] = 7575
     tokens: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Several people: lines `NAME: SHA256-OF-TOKEN`, or `... read`."),

@@ -24,7 +24,7 @@ from arbiter.cli._eval_options import (
     Strict,
     Suites,
 )
-from arbiter.cli._options import NUMBER, WHOLE, Commands, takes
+from arbiter.cli._options import NATURAL, NUMBER, WHOLE, Commands, takes
 from arbiter.errors import ConfigurationError
 
 eval_app = Commands(
@@ -118,7 +118,7 @@ def comment(
     ] = None,
     pr: Annotated[
         int | None,
-        typer.Option(help="The number of the pull request; without it the comment is printed.", min=1),
+        typer.Option(help="The number of the pull request; without it the comment is printed.", **NATURAL),
     ] = None,
     baseline: OfSuite = None,
     ci: Ci = False,
@@ -228,8 +228,8 @@ def calibrate_(
         str | None,
         typer.Option("--from", metavar="RUN", help="Write outputs of this run to LABELS, to be labelled."),
     ] = None,
-    sample: Annotated[int, typer.Option(min=1, help="With --from, the number of outputs.")] = 100,
-    seed: Annotated[int, typer.Option(help="With --from, chooses the outputs.")] = 42,
+    sample: Annotated[int, typer.Option(help="With --from, the number of outputs.", **NATURAL)] = 100,
+    seed: Annotated[int, typer.Option(help="With --from, chooses the outputs.", **WHOLE)] = 42,
     blind: Annotated[bool, typer.Option(help="With --from, leave the judge's scores out.")] = True,
     store: Annotated[
         str | None, typer.Option(metavar="URL", help="Also keep the calibration in this store.")

@@ -38,11 +38,16 @@ class Settings:
         typer.Option(help="The model that invents the agents; by default they are made from templates."),
     ] = None
     profile: Annotated[str, typer.Option(help="The settings of the scenario: paper or seed.")] = "paper"
-    seed: Annotated[int, typer.Option(help="Fixes the agents and the order in which they act.")] = 42
+    seed: Annotated[int, typer.Option(help="Fixes the agents and the order in which they act.", **WHOLE)] = 42
     runs: Annotated[
-        int, typer.Option(help="How often the experiment is repeated, with seeds that follow one another.")
+        int,
+        typer.Option(
+            help="How often the experiment is repeated, with seeds that follow one another.", **WHOLE
+        ),
     ] = 1
-    scale: Annotated[float, typer.Option(help="The share of environments that run; at least 2 do.")] = 1.0
+    scale: Annotated[
+        float, typer.Option(help="The share of environments that run; at least 2 do.", **NUMBER)
+    ] = 1.0
     order: Annotated[str, typer.Option(help="parallel, or sequential_random.")] = "parallel"
     metrics: Annotated[
         Sequence[str], typer.Option("--metric", help="Measure this metric only. May be repeated.")

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from arbiter.cli._experiment_options import Format, Judge, Out, Run, Settings
-from arbiter.cli._options import NUMBER, Commands, takes
+from arbiter.cli._options import NATURAL, NUMBER, WHOLE, Commands, takes
 from arbiter.errors import ConfigurationError
 
 experiment_app = Commands(
@@ -86,9 +86,9 @@ def calibrate(
     ] = None,
     judge: Judge = None,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Write so many conversations to LABELS, to be labelled.")
+        int | None, typer.Option(help="Write so many conversations to LABELS, to be labelled.", **NATURAL)
     ] = None,
-    seed: Annotated[int, typer.Option(help="With --sample, chooses the conversations.")] = 42,
+    seed: Annotated[int, typer.Option(help="With --sample, chooses the conversations.", **WHOLE)] = 42,
     blind: Annotated[bool, typer.Option(help="With --sample, leave the judge's scores out.")] = True,
     store: Annotated[
         str | None, typer.Option(metavar="URL", help="Also keep the calibration in this store.")

@@ -17,6 +17,7 @@ from dataclasses import MISSING, fields
 from datetime import datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_origin, get_type_hints
 
@@ -68,8 +69,10 @@ class _Command(TyperCommand):
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             option: Any = error.param
-            said = f"{option.opts[0]}: {error.message}" if error.message else error.format_message()
-            raise ConfigurationError(f"{said.rstrip('.')}.") from None
+            if error.message:
+                raise ConfigurationError(f"{option.opts[0]}: {error.message.rstrip('.')}.") from None
+            missing = error.format_message().rstrip(".")
+            raise ConfigurationError(f"{missing}. Try '{ctx.command_path} --help'.") from None
 
 
 class Commands(typer.Typer):
@@ -80,11 +83,20 @@ class Commands(typer.Typer):
         return super().command(name, **options)
 
 
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"expected a whole number, got {text!r}") from None
+def whole(least: float = -inf, most: float = inf, *, metavar: str = "<int>") -> dict[str, Any]:
+    """Settings of an option that takes a whole number."""
+    limits = "" if least == -inf else f" from {least} on" if most == inf else f" from {least} to {most}"
+
+    def parse(text: Any) -> int:
+        try:
+            number = int(str(text).removesuffix(".0"))
+        except ValueError:
+            number = None
+        if number is None or not least <= number <= most:
+            raise typer.BadParameter(f"expected a whole number{limits}, got {text!r}")
+        return number
+
+    return {"parser": parse, "metavar": metavar}
 
 
 def _number(text: str) -> float:
@@ -95,9 +107,11 @@ def _number(text: str) -> float:
         raise typer.BadParameter(f"expected a number, got {text!r}{hint}") from None
 
 
-WHOLE: dict[str, Any] = {"parser": _whole, "metavar": "<int>"}
+WHOLE = whole()
+PORT = whole(0, 65_535, metavar="<int range> [0<=x<=65535]")
+NATURAL = whole(1, metavar="<int range> [x>=1]")
 NUMBER: dict[str, Any] = {"parser": _number, "metavar": "<float>"}
-"""Settings of an option that takes a whole number, or a number."""
+"""Settings of an option that takes a number."""
 
 
 def takes(options: type[Any], *names: str) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
