@@ -175,7 +175,8 @@ def compare_runs(before: str, after: str | None, format: str) -> int:
             older = load_report(first)
     if after is not None and (other := head_of(second).get("suite")) != older.suite:
         raise ConfigurationError(
-            f"{first.name} is a run of the suite {older.suite!r}, and {second.name} of {other!r}. Name two of one."
+            f"{first.name} is a run of the suite {older.suite!r}, and {second.name} of {other!r}. "
+            "Name two runs of one suite."
         )
     with reading(first, second):
         then = Baseline.of(older.measurement(), captured_at=older.began)
