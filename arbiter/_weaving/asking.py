@@ -20,6 +20,7 @@ from langgraph._internal._constants import (
     CONFIG_KEY_CHECKPOINT_NS,
     CONFIG_KEY_CHECKPOINTER,
     CONFIG_KEY_DURABILITY,
+    CONFIG_KEY_READ,
     CONFIG_KEY_RESUME_MAP,
     CONFIG_KEY_RESUMING,
     CONFIG_KEY_RUNTIME,
@@ -75,9 +76,10 @@ def is_resumed(conf: Mapping[str, Any]) -> bool:
 
 
 def attempt_of(conf: Mapping[str, Any]) -> TaskAttempt | None:
-    """The task that calls a function, or None if the config has only the names of one."""
-    if (pad := conf.get(CONFIG_KEY_SCRATCHPAD)) is None:
+    """The task that calls a function, or None if the config has only the names of one, as for a rule in audit mode."""
+    if CONFIG_KEY_READ not in conf:
         return None
+    pad = conf[CONFIG_KEY_SCRATCHPAD]
     # A resume gives the task another scratchpad, a retry does not.
     info = getattr(conf.get(CONFIG_KEY_RUNTIME), "execution_info", None)
     return conf[CONFIG_KEY_TASK_ID], (pad.call_counter, info and info.node_attempt)

@@ -18,7 +18,7 @@ reads neither clock nor state nor LangGraph; the same writes always give the sam
             "last" {node: [number, fact, number of the last completed one or 0]}, "facts",
             "tallies" {policy: {key: [amount, number, amount in this run, number of this run, superstep]}},
             with a sixth entry, True, for a tally that began again in a subgraph,
-            "call" (the task, and the number of this graph among those in its body; of a subgraph)}
+            "call" (the task, and the number of this graph among those in its body; "" outside of a task)}
     writes  a fact; `RUN` when an input arrives, with a uuid if there are listeners; `NESTED_RUN` when a parent
             node calls a subgraph, with the call;
             {"inner": value, ...fact} when a node that ran a subgraph is done
@@ -139,13 +139,13 @@ class _Fold:
         run = self._new["run"] + 1
         if nested:
             inside = self._end - self._begin
-            self.__init__({"seq": 0, "run": run, "run_from": 0, "facts": []}, inside)  # type: ignore[misc]
-            if call:
-                self._new["call"] = call
+            self.__init__(  # type: ignore[misc]
+                {"seq": 0, "run": run, "run_from": 0, "facts": [], "call": call}, inside
+            )
             return
         self._new["run"] = run
+        self._new["call"] = ""
         self._new.pop("run_id", None)
-        self._new.pop("call", None)
         if run_id is not None:
             self._new["run_id"] = run_id
         self._new["run_from"] = self._new["seq"]

@@ -108,6 +108,8 @@ class Run:
             if known != attempt:
                 return  # it outlived its attempt
             self._tasks[task] = attempt, fold(value, (fact,), keep)
+        elif self._tasks:
+            self._settled = fold(self._settled, (fact,), keep)
         self.called = fold(self.called, (fact,), keep)
 
     def history(self) -> RunHistory:

@@ -17,7 +17,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, RetryPolicy, interrupt
 
-from arbiter import ArbiterOS, Correction, CorrectionGate, History, PolicyViolationError
+from arbiter import ArbiterOS, Correction, CorrectionGate, History, PolicyChecker, PolicyViolationError
 from arbiter.checkers import AtMost
 from tests.graphs import asaver, saver
 from tests.support import MODES, Spy, State, chain, examples, run, thread
@@ -442,3 +442,102 @@ def test_a_look_at_the_state_of_a_graph_counts_nothing_after_a_resume(mode: str)
     run(app, {"log": []}, thread("t"), mode=mode)
     run(app, Command(resume="yes"), thread("t"), mode=mode)
     assert counts == [1]
+
+
+@MODES
+@pytest.mark.parametrize("does", ["read", "updated"])
+def test_a_graph_with_a_thread_of_its_own_that_is_only_read_or_updated_counts_nothing(
+    does: str, mode: str
+) -> None:
+    """Also not behind the call of a graph that is not governed, in a body that is resumed."""
+    counts: list[int] = []
+    arbiter_os = ArbiterOS()
+
+    @arbiter_os.checker(target_nodes=["later"])
+    def look(history: History) -> bool:
+        counts.append(history.count(node="pay"))
+        return True
+
+    other: Any = arbiter_os.govern(chain(Spy("pay"), Spy("later"), checkpointer=InMemorySaver()))
+    run(other, {"log": []}, thread("own"), mode=mode)
+    bare = chain(Spy("bare"))
+
+    def node(state: State) -> Any:
+        interrupt("go on?")
+        bare.invoke({"log": []})
+        if does == "read":
+            other.get_state(thread("own"))
+        else:
+            other.update_state(thread("own"), {"log": ["more"]})
+
+    async def anode(state: State) -> Any:
+        interrupt("go on?")
+        await bare.ainvoke({"log": []})
+        if does == "read":
+            await other.aget_state(thread("own"))
+        else:
+            await other.aupdate_state(thread("own"), {"log": ["more"]})
+
+    made: Any = node if mode == "sync" else anode
+    app = arbiter_os.govern(chain(made, Spy("later"), checkpointer=InMemorySaver()))
+    run(app, {"log": []}, thread("t"), mode=mode)
+    run(app, Command(resume="yes"), thread("t"), mode=mode)
+    assert counts == [1, 0]
+
+
+def test_many_tasks_that_run_at_once_all_count_when_the_entrypoint_is_resumed() -> None:
+    arbiter_os = ArbiterOS()
+    counts: list[int] = []
+    tasks = 100
+    all_run = asyncio.Barrier(tasks)
+
+    @arbiter_os.checker(target_nodes=["later"])
+    def look(history: History) -> bool:
+        counts.append(history.count(node="pay"))
+        return True
+
+    async def pay(state: Any) -> None:
+        await all_run.wait()
+
+    called, paid, later = (arbiter_os.govern(each) for each in (Spy("called"), pay, Spy("later")))
+
+    async def pays() -> None:
+        await cast(Any, paid({}))
+
+    in_a_task = TASK(pays, name="in_a_task")
+
+    @entrypoint(checkpointer=InMemorySaver())
+    async def main(given: str) -> None:
+        called({})
+        await asyncio.gather(*(in_a_task() for _ in range(tasks)))
+        interrupt("go on?")
+        later({})
+
+    run(main, "", thread("t"), mode="async")
+    run(main, Command(resume="yes"), thread("t"), mode="async")
+    assert counts == [tasks]
+
+
+@MODES
+def test_functions_in_an_entrypoint_count_beside_those_that_a_rule_in_audit_mode_calls(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(AtMost("twice", 2, target_nodes=["pay"]))
+    look_up, pay = arbiter_os.govern(Spy("look_up")), arbiter_os.govern(Spy("pay"))
+
+    class Looks(PolicyChecker):
+        def check_before(self, history: History) -> bool:
+            look_up({})
+            return True
+
+    arbiter_os.add_policy_checker(Looks("looks", target_nodes=["pay"], on_deny="audit"))
+
+    def main(given: str) -> None:
+        for _ in range(3):
+            pay({})
+
+    async def amain(given: str) -> None:
+        main(given)
+
+    app = cast(Any, entrypoint)(checkpointer=InMemorySaver())(main if mode == "sync" else amain)
+    with pytest.raises(PolicyViolationError, match="ran 2 times"):
+        run(app, "", thread("t"), mode=mode)
