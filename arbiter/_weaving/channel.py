@@ -13,6 +13,7 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph._internal._constants import (
     CONF,
+    CONFIG_KEY_CHECKPOINT_MAP,
     CONFIG_KEY_CHECKPOINT_NS,
     CONFIG_KEY_READ,
     CONFIG_KEY_SCRATCHPAD,
@@ -242,7 +243,8 @@ def conf_of(config: Any) -> dict[str, Any]:
 
 # When a task is resumed, LangGraph loads each graph that its body calls where the graph was, and runs none of the
 # nodes that are done. So the node run or function around a graph has to look at what the graph has saved. The number
-# of the call tells it from what the graph has saved for another task, and from a look at its state.
+# of the call tells it from what the graph has saved in another superstep, and from a look at its state. `Send`s share
+# the place of a graph that keeps its state, which has the work of the last one: it stands for that of each.
 
 _begun: ContextVar[str | None] = ContextVar("arbiter_begun", default=None)
 """The call of the graph that LangGraph is about to load, in a task that is resumed."""
@@ -252,12 +254,12 @@ _begun: ContextVar[str | None] = ContextVar("arbiter_begun", default=None)
 class _Calls:
     """LangGraph's counter of the graphs that a task calls, which also notes the call."""
 
-    task: str
+    step: str
     counter: Callable[[], int]
 
     def __call__(self) -> int:
         number = self.counter()
-        _begun.set(f"{self.task}|{number}")
+        _begun.set(f"{self.step}|{number}")
         return number
 
 
@@ -265,7 +267,7 @@ def note_calls(conf: dict[str, Any]) -> None:
     """Note the calls of graphs in this task, which is resumed, from now on."""
     pad = conf.get(CONFIG_KEY_SCRATCHPAD)
     if pad is not None and type(pad.subgraph_counter) is not _Calls:
-        calls = _Calls(conf[CONFIG_KEY_TASK_ID], pad.subgraph_counter)
+        calls = _Calls(_step_of(conf), pad.subgraph_counter)
         conf[CONFIG_KEY_SCRATCHPAD] = replace(pad, subgraph_counter=calls)
 
 
@@ -273,8 +275,15 @@ def call_of(conf: Mapping[str, Any], caller: RunnableConfig | None) -> str:
     """The call of the graph of a task, by that config and the config of the node run around the graph. "" if no task
     of LangGraph calls the graph.
     """
-    if (task := (caller or {}).get(CONF, {}).get(CONFIG_KEY_TASK_ID)) is None:
+    around: Mapping[str, Any] = (caller or {}).get(CONF, {})
+    if CONFIG_KEY_TASK_ID not in around:
         return ""
     # The first graph has no number.
     number = str(conf[CONFIG_KEY_CHECKPOINT_NS]).rpartition(NS_SEP)[0].rpartition(NS_SEP)[2]
-    return f"{task}|{number if number.isdigit() else 0}"
+    return f"{_step_of(around)}|{number if number.isdigit() else 0}"
+
+
+def _step_of(conf: Mapping[str, Any]) -> str:
+    """The checkpoint with which the superstep of a task began, or the task if LangGraph names no checkpoint."""
+    namespace = str(conf.get(CONFIG_KEY_CHECKPOINT_NS, "")).rpartition(NS_SEP)[0]
+    return str(conf.get(CONFIG_KEY_CHECKPOINT_MAP, {}).get(namespace, conf[CONFIG_KEY_TASK_ID]))

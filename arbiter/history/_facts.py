@@ -18,7 +18,7 @@ reads neither clock nor state nor LangGraph; the same writes always give the sam
             "last" {node: [number, fact, number of the last completed one or 0]}, "facts",
             "tallies" {policy: {key: [amount, number, amount in this run, number of this run, superstep]}},
             with a sixth entry, True, for a tally that began again in a subgraph,
-            "call" (the task, and the number of this graph among those in its body; "" outside of a task)}
+            "call" (the superstep around, and the number of this graph in the body; "" outside of a task)}
     writes  a fact; `RUN` when an input arrives, with a uuid if there are listeners; `NESTED_RUN` when a parent
             node calls a subgraph, with the call;
             {"inner": value, ...fact} when a node that ran a subgraph is done

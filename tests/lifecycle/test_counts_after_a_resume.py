@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
-from langgraph.types import Command, RetryPolicy, interrupt
+from langgraph.types import Command, RetryPolicy, Send, interrupt
 
 from arbiter import ArbiterOS, Correction, CorrectionGate, History, PolicyChecker, PolicyViolationError
 from arbiter.checkers import AtMost
@@ -541,3 +541,39 @@ def test_functions_in_an_entrypoint_count_beside_those_that_a_rule_in_audit_mode
     app = cast(Any, entrypoint)(checkpointer=InMemorySaver())(main if mode == "sync" else amain)
     with pytest.raises(PolicyViolationError, match="ran 2 times"):
         run(app, "", thread("t"), mode=mode)
+
+
+@MODES
+def test_a_graph_that_keeps_its_state_counts_for_each_send_that_ran_it_before_a_pause(mode: str) -> None:
+    """Its place has only what the last one of them saved."""
+    counts: list[int] = []
+    arbiter_os = ArbiterOS()
+
+    @arbiter_os.checker(target_nodes=["later"])
+    def look(history: History) -> bool:
+        counts.append(history.count(node="pay"))
+        return True
+
+    kept = arbiter_os.govern(chain(Spy("pay"), checkpointer=True))
+
+    def node(state: State) -> Any:
+        kept.invoke({"log": []})
+        interrupt("go on?")
+
+    async def anode(state: State) -> Any:
+        await kept.ainvoke({"log": []})
+        interrupt("go on?")
+
+    def sends(state: State) -> list[Send]:
+        return [Send("node", {}) for _ in range(3)]
+
+    builder: Any = StateGraph(State).add_node("node", node if mode == "sync" else anode)
+    builder.add_node("later", Spy("later")).add_edge("node", "later")
+    builder.add_conditional_edges(START, sends, ["node"])
+    app: Any = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    config: Any = {**thread("t"), "max_concurrency": 1}
+    for times in (3, 6):
+        run(app, {"log": []}, config, mode=mode)
+        answers = {each.id: "yes" for each in app.get_state(config).interrupts}
+        run(app, Command(resume=answers), config, mode=mode)
+        assert counts.pop() == times
