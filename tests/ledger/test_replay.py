@@ -16,8 +16,10 @@ from typing import Any, NamedTuple, TypedDict, cast
 from uuid import UUID
 
 import pytest
+from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
@@ -1050,6 +1052,64 @@ def test_budgets_in_tokens_count_what_the_recorded_answers_report(tmp_path: Path
         app.invoke({"messages": []}, conf("t"))
     report = ledger.replay(pack(tmp_path, "next", "name: tokens, use: budget, tokens: 150, per: thread"))
     assert [each.shadow.reason for each in report] == ["200 of 150 tokens of this thread are used"]
+
+
+def answered(text: str = "ok") -> AIMessage:
+    usage = UsageMetadata(input_tokens=60, output_tokens=40, total_tokens=100)
+    return AIMessage(text, usage_metadata=usage)
+
+
+class Reply(TypedDict, total=False):
+    messages: list[Any]
+    reply: Any
+    notes: Any
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_known"),
+    [
+        ({"messages": [answered("The password is hunter2, the key sk-ant-api03-" + "Ab3" * 20)]}, True),
+        ({"reply": answered("The card is 4111 1111 1111 1111.")}, True),
+        ({"messages": [answered("long " * 60_000)]}, True),
+        ({"messages": [answered()], "notes": UUID(int=1)}, True),
+        ({"messages": [answered()], "notes": Document("page")}, True),
+        ({"messages": [answered()], "notes": [Document("page")]}, True),
+        ({"messages": [answered()], "notes": b"bytes"}, False),
+        ({"messages": [answered() for _ in range(200)]}, False),
+    ],
+    ids=["secret", "single", "cut", "plain", "object", "objects", "bytes", "cut list"],
+)
+def test_budgets_in_tokens_do_not_need_what_else_an_answer_says(
+    tmp_path: Path, ledger: Ledger, reply: Any, is_known: bool
+) -> None:
+    """An answer that is missing as a whole makes the later decisions unknown, never the same."""
+
+    def ask(state: Any) -> Any:
+        return reply
+
+    app = ArbiterOS(ledger=ledger).govern(chain(ask, state=Reply, checkpointer=InMemorySaver()))
+    for _ in range(3):
+        app.invoke({"messages": []}, conf("t"))
+    report = ledger.replay(pack(tmp_path, "next", "name: tokens, use: budget, tokens: 150, per: thread"))
+    assert [each.outcome for each in report] == ["stricter"] * is_known
+    assert (report.summary.same, sum(report.unknown.values())) == ((2, 0) if is_known else (1, 2))
+
+
+@pytest.mark.parametrize("gone", ["erased", "none"])
+def test_budgets_in_tokens_are_unknown_after_node_runs_whose_contents_are_gone(
+    tmp_path: Path, gone: str
+) -> None:
+    def ask(state: Any) -> Any:
+        return {"messages": [answered()]}
+
+    graph = chain(ask, state=Chat, checkpointer=InMemorySaver())
+    with Ledger(tmp_path / "l.db", states="none" if gone == "none" else "bounded") as ledger:
+        for _ in range(2):
+            ArbiterOS(ledger=ledger).govern(graph).invoke({"messages": []}, conf("t"))
+        if gone == "erased":
+            ledger.erase(thread_id="t", reason="asked")
+        report = ledger.replay(pack(tmp_path, "next", "name: tokens, use: budget, tokens: 50, per: thread"))
+    assert (list(report), report.summary.same, sum(report.unknown.values())) == ([], 1, 1)
 
 
 @pytest.mark.parametrize("on_deny", ["raise", "end", "redirect:look"])

@@ -10,7 +10,7 @@ before what its past holds has ended.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal, cast
@@ -40,6 +40,7 @@ from arbiter._lifecycle.shadowing import (
 )
 from arbiter._lifecycle.stops import STOPPED
 from arbiter._threads.deadlines import LOOP
+from arbiter._values.states import UnreadableError
 from arbiter.checkers import BudgetChecker
 from arbiter.errors import Unscored
 from arbiter.history import CausalHistory
@@ -51,7 +52,7 @@ from arbiter.history._results import Results
 from arbiter.ledger._entries import scores_of
 from arbiter.ledger._exporting import RecordedThread
 from arbiter.ledger.replaying._pasts import Attempt, Pasts
-from arbiter.ledger.replaying._views import Missing, Notes, RecordedState, state_of
+from arbiter.ledger.replaying._views import Missing, Notes, RecordedList, RecordedState, state_of
 from arbiter.policy import PolicyChecker
 from arbiter.verdicts import ALLOW, EvaluationResult, as_verdict
 
@@ -481,20 +482,17 @@ class ThreadVisit:
         """Report to the budgets what the model calls used whose answers are in the output."""
         if not run.handlers:
             return
-        if type(run.record.output) is not dict and run.record.output:
+        answers, is_whole = _answers(run.record.output)
+        if not is_whole:
             run.uncounted = {checker.name for checker in run.metered}  # the answers may be what is missing
-        messages = [message for part in _parts(run.record.output) for message in part]
-        for message in messages:
-            if not isinstance(message, AIMessage) or not message.usage_metadata:
-                continue
-            result = LLMResult(generations=[[ChatGeneration(message=message)]])
-            for handler in run.handlers:
-                id = uuid.uuid4()
-                try:
-                    handler.on_chat_model_start({}, [[]], run_id=id)
-                except Exception:  # it would have stopped the call, which has happened
-                    continue
-                handler.on_llm_end(result, run_id=id)
+        for message in answers:
+            # A budget reads what an answer used, never its text, which may be missing.
+            message = message.model_copy(update={"content": ""})
+            try:
+                if message.usage_metadata:
+                    _report(message, run.handlers)
+            except UnreadableError:
+                run.uncounted = {checker.name for checker in run.metered}
         self._candidate.notes.take()
 
     def _count_unknown(self, run: ReplayedRun, checker: PolicyChecker) -> None:
@@ -653,14 +651,29 @@ def _answer(registration: Registration[Any], args: tuple[Any, ...], run: Replaye
         return Raised(error)
 
 
-def _parts(output: Any) -> Iterator[Sequence[Any]]:
-    """The lists of messages in an output, and its single messages."""
-    fields: Any = cast(Any, output).values() if type(output) is dict else ()
-    for value in fields:
-        if type(value) is list:
-            yield value
-        elif isinstance(value, AIMessage):
-            yield [value]
+def _answers(output: Any) -> tuple[list[AIMessage], bool]:
+    """The AI messages in an output, alone or in a list; and whether all parts that may hold one are there.
+
+    The types are compared, because `isinstance` reads a part that may be missing.
+    """
+    if type(output) is not dict:
+        return [], output is None
+    parts: list[Any] = []
+    for value in cast(Any, output).values():
+        parts += list[Any].__iter__(value) if type(value) in (list, RecordedList) else [value]
+    return [part for part in parts if issubclass(type(part), AIMessage)], Missing not in map(type, parts)
+
+
+def _report(answer: AIMessage, handlers: Sequence[Any]) -> None:
+    """Report a call of a model with this answer, as a live run does."""
+    result = LLMResult(generations=[[ChatGeneration(message=answer)]])
+    for handler in handlers:
+        id = uuid.uuid4()
+        try:
+            handler.on_chat_model_start({}, [[]], run_id=id)
+        except Exception:  # it would have stopped the call, which has happened
+            continue
+        handler.on_llm_end(result, run_id=id)
 
 
 def _recorded_check(attempt: Attempt) -> ShadowDecision | None:
