@@ -364,6 +364,9 @@ def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: R
                 names=names,
                 nearest=closest(target, [*names, END]),
             )
+    if isinstance(contract, Advisor):
+        # A node runs without advice, too: the log reports an evaluator that is missing.
+        return
     modes = {queue.name: queue.evaluator.mode for queue in registry.evaluators}
     for _, mistake, remedy in missing_evaluators(contract, modes):
         raise ConfigurationError(f"{title_of(contract)} {mistake}. {remedy}")
@@ -375,9 +378,9 @@ def missing_evaluators(contract: Contract, modes: Mapping[str, str]) -> Iterator
 
     `modes` are those of the registered evaluators, by name.
     """
-    if not isinstance(contract, PolicyChecker | PolicyRouter | NodeEvaluator):
+    if not isinstance(contract, PolicyChecker | PolicyRouter | NodeEvaluator | Advisor):
         return
-    named = [("reads", name) for name in contract.needs]
+    named = [("reads", name) for name in contract.needs or ()]
     if isinstance(contract, PolicyRouter) and contract.best_by is not None:
         named.append(("compares attempts by", contract.best_by))
     for what, name in named:

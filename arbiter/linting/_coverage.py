@@ -218,7 +218,7 @@ def _dead(rule: Contract, why: str, remedy: str, *, part: str = "") -> Finding:
 def evaluators_that_do_not_exist(
     graph: Level, contracts: Sequence[Contract], modes: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Evaluators that a rule reads and that are not there, so that `govern` refuses the rule."""
+    """Evaluators that a rule reads and that are not there, so that `govern` refuses the rule, unless it advises."""
     nodes = [node for _, node in graph.all_nodes()]
     for rule in contracts:
         own = tuple(node.full for node in nodes if node.is_target_of(rule))
@@ -227,7 +227,7 @@ def evaluators_that_do_not_exist(
             wrong = name in modes or misspelt(name, modes) is not None
             yield Finding(
                 code="unknown-evaluator",
-                severity="error" if wrong else "warning",
+                severity="error" if wrong and rule.kind != "advisor" else "warning",
                 message=f"{rule.kind} {rule.name!r} {mistake}",
                 nodes=own,
                 rule=rule.name,

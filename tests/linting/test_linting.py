@@ -19,7 +19,7 @@ from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict
 
-from arbiter import ArbiterOS, NodeEvaluator, PolicyChecker, PolicyRouter
+from arbiter import Advisor, ArbiterOS, FeedbackAdvisor, NodeEvaluator, PolicyChecker, PolicyRouter
 from arbiter import checkers as kinds
 from arbiter._contracts import Contract
 from arbiter.checkers import AtMost, HistoryPolicyChecker, RequireBefore
@@ -62,6 +62,8 @@ def governing(*rules: Contract, strict: bool = False) -> ArbiterOS:
                 arbiter_os.add_policy_router(rule)
             case NodeEvaluator():
                 arbiter_os.add_evaluator(rule)
+            case Advisor():
+                arbiter_os.add_advisor(rule)
             case _:
                 raise TypeError(rule)
     return arbiter_os
@@ -700,6 +702,8 @@ MISSES: list[tuple[str, str, list[Contract]]] = [
     ),
     ("unknown-evaluator", "error", [on_drafts("quality"), EvaluationRouter("r", "qualty", "verify")]),
     ("unknown-evaluator", "warning", [EvaluationRouter("r", "quality", "verify")]),
+    ("unknown-evaluator", "warning", [on_drafts("quality"), FeedbackAdvisor("a", "qualty")]),
+    ("unknown-evaluator", "warning", [off(on_drafts()), FeedbackAdvisor("a", "e")]),
     (
         "unknown-evaluator",
         "error",
@@ -755,6 +759,7 @@ FINE: list[list[Contract]] = [
     [kinds.FlowChecker("f", labels={"u": kinds.Label(input_keys=["x"])}, forbid={"u": ["TOOL_CALL"]})],
     [on_drafts(), WeightedEvaluator("w", {"e": 1}, target_nodes=["draft", "verify"])],
     [on_drafts(), EvaluationRouter("r", "e.tone", "verify", target_nodes=["draft"])],
+    [on_drafts(), FeedbackAdvisor("a", "e")],
     [kinds.ConditionChecker("c", 'instruction == "TOOL_CALL" && history.denied.c > 1')],
     [kinds.ConditionChecker("c", "has(input.score) && input.score > 0.5")],
     [kinds.ConditionChecker("c", "has(config.user) && has(config.user.name) && config.user.name != ''")],
