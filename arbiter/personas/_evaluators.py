@@ -180,7 +180,10 @@ class DimensionEvaluator(NodeEvaluator):
         )
         earlier, current = self.said(history, cast=cast)
         if not current.actions_of(agent):
-            raise self.abstained(history, f"{', '.join(current.actors)} spoke, and not {agent}")
+            names = ", ".join(current.actors)
+            # Messages with a name need a persona, such as those of `create_agent(..., name=...)`.
+            remedy = "" if self.persona else f". Give the evaluator the persona of {names}"
+            raise self.abstained(history, f"{names} spoke, and not {agent}{remedy}")
         return earlier, current
 
     def _set_up(self, at_least: float, key: str, persona: Persona | str | None = None) -> None:

@@ -213,6 +213,7 @@ def test_ideas_are_counted_and_not_cut_off(ideas: int, score: float, passed: boo
 ABSTAINS: dict[str, tuple[Callable[[Any], NodeEvaluator], Any, str]] = {
     "nothing said": (lambda judge: AdherenceEvaluator(persona=JIM, judge=judge), {"messages": []}, "said nothing"),
     "another speaker": (lambda judge: AdherenceEvaluator(persona=JIM, judge=judge), says("Hi", "Pam"), "and not Jim"),
+    "no persona": (lambda judge: FluencyEvaluator(judge=judge), says("Hi", "Pam"), "the persona of Pam"),
     "no history": (lambda judge: SelfConsistencyEvaluator(judge=judge), says("Hi"), "no earlier message"),
     "a single speaker": (lambda judge: ConvergenceEvaluator(judge=judge), says("Hi"), "only 'assistant' speaks"),
     "another key": (lambda judge: FluencyEvaluator(judge=judge, key="text"), says("Hi"), "said nothing at 'text'"),
