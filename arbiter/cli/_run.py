@@ -158,7 +158,14 @@ def _check_answer(answer: Any, question: Any) -> None:
             pass
     if not isinstance(word, str) or _DENIAL.search(word):
         return
-    if read_answer(answer, _subject(cast(Any, question))).kind != "reject":
+    read, approvers = read_answer(answer, _subject(cast(Any, question))), cast(Any, question).get("approvers")
+    if read.kind != "reject" and read.by is None and approvers:
+        example = json.dumps({"type": read.kind, "by": approvers[0]})
+        raise ConfigurationError(
+            f"--resume is {answer!r:.60}, which does not say by whom; expected JSON such as {example}. "
+            f"These may approve: {', '.join(approvers)}."
+        )
+    if read.kind != "reject":
         return
     if closest(word, ("approve", "edit", "reject")) in ("approve", "edit"):
         raise ConfigurationError(f"--resume is {answer!r:.60}; expected {_expected(cast(Any, question))}.")

@@ -658,6 +658,26 @@ def test_answers_that_were_perhaps_to_approve_leave_the_question_open(project: P
 
 
 @pytest.mark.lengthy
+@pytest.mark.parametrize(("name", "code"), [("ann", 0), ("carl", 3)])
+def test_an_approval_without_a_name_leaves_the_question_open_if_only_some_may_approve(
+    project: Path, name: str, code: int
+) -> None:
+    (project / "signed.yaml").write_text(
+        "version: 1\nname: signed\ndescription: Signed payments.\ncheckers:\n"
+        "  - {name: signed, use: approval, approvers: [bob, ann], target_nodes: pay}\n"
+    )
+    given = ("run", "team:saved", "-c", "signed.yaml", "--thread", "a")
+    started(*given, "--input", '{"amount": 5}', folder=project, code=4)
+    for answer in ("approve", '{"type": "edit", "input": {"amount": 4}}'):
+        done = started(*given, "--resume", answer, folder=project, code=2)
+        assert "These may approve: ann, bob." in " ".join(done.stderr.split()), answer
+    signed = f'{{"type": "approve", "by": "{name}"}}'
+    assert ('"paid": 5' in started(*given, "--resume", signed, folder=project, code=code).stdout) == (
+        not code
+    )
+
+
+@pytest.mark.lengthy
 def test_an_edit_of_an_output_that_names_the_input_leaves_the_question_open(project: Path) -> None:
     """The error names what the question is about."""
     (project / "shown.yaml").write_text(SHOWN)
