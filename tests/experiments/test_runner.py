@@ -549,6 +549,7 @@ def test_names_of_people_are_compared_in_linear_time() -> None:
     assert Counted.compared < 100_000
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("is_bound", [False, True])
 def test_calls_of_a_model_have_their_places_also_with_bound_arguments(is_bound: bool) -> None:
     """`judge_concurrency` is for all calls of a model: those of agents, and those of the judge that corrects."""

@@ -456,6 +456,7 @@ def test_a_failure_that_a_case_expects_is_recorded_once(expect: dict[str, Any]) 
     assert len(plan.calls) == 1
 
 
+@pytest.mark.lengthy
 def test_a_judge_that_failed_is_asked_again_although_its_case_may_fail() -> None:
     judge = model(GRADE)
     answers = judge.answers[:]

@@ -602,6 +602,7 @@ def test_cases_with_an_empty_cluster_are_no_cluster() -> None:
     assert load_report(run_folder("last")).rows["right"].n == 3
 
 
+@pytest.mark.lengthy
 def test_all_of_a_long_answer_is_expected() -> None:
     """Also what reports leave out of it."""
     whole = list(range(100_010))
@@ -1037,6 +1038,7 @@ def test_a_case_whose_target_does_not_return_times_out_alone(mode: str) -> None:
     assert (report.left_behind, report.stopped) == (1, None)
 
 
+@pytest.mark.lengthy
 def test_a_case_that_answers_at_the_moment_of_its_timeout_ends_no_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1168,6 +1170,7 @@ def test_a_case_that_the_end_of_the_run_cut_short_is_run_again_by_a_resume(mode:
     assert resumed.rows["fine"].n == 3
 
 
+@pytest.mark.lengthy
 @MODES
 def test_a_case_that_never_ends_does_not_keep_a_resume_from_the_others(mode: str) -> None:
     """With the same limits it is cut short again, after the others."""

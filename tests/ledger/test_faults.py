@@ -546,6 +546,7 @@ if sys.argv[2] == "close":
 """
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("closes", ["close", "exit"])
 def test_close_and_exit_wait_for_a_database_that_is_gone_once(tmp_path: Path, closes: str) -> None:
     done = subprocess.run(

@@ -1320,6 +1320,7 @@ def test_runs_after_the_ledger_was_closed_are_reported_once(
     assert (health.queued, health.last_error) == (0, "the ledger is closed")
 
 
+@pytest.mark.lengthy
 def test_the_thread_of_a_dropped_ledger_writes_all_and_ends(tmp_path: Path) -> None:
     def writers() -> int:
         gc.collect()

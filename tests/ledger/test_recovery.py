@@ -349,6 +349,7 @@ def test_the_history_has_what_was_recovered_before_the_runs_that_came_after_it(t
         assert steps == sorted(steps)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("item", "at"), ("item", "took"), ("item", "past"), ("item", "execution"), ("recovered", "at")],

@@ -902,6 +902,7 @@ def test_the_beginning_of_several_refs_names_no_thread(
                 assert [each.ref for each in ask(rules, threads=[ref[:10]])] == [ref]
 
 
+@pytest.mark.lengthy
 def test_hundreds_of_named_threads_may_be_older_than_the_time(tmp_path: Path) -> None:
     rules, now = pack(tmp_path, "now", LIMIT.format(5)), time.time()
     with Ledger(tmp_path / "l.db", clock=lambda: now) as ledger:
@@ -1095,6 +1096,7 @@ def test_budgets_in_tokens_do_not_need_what_else_an_answer_says(
     assert (report.summary.same, sum(report.unknown.values())) == ((2, 0) if is_known else (1, 2))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("gone", ["erased", "none"])
 def test_budgets_in_tokens_are_unknown_after_node_runs_whose_contents_are_gone(
     tmp_path: Path, gone: str

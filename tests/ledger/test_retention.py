@@ -179,6 +179,7 @@ def test_the_writer_prunes_once_a_day(tmp_path: Path) -> None:
         assert on(81.5) == {"newest", "waits"}
 
 
+@pytest.mark.lengthy
 def test_the_writer_does_not_wait_for_a_clock_that_was_set_back(tmp_path: Path) -> None:
     days = Days()
     days.day = 10_000
@@ -420,6 +421,7 @@ Ledger("l.db").erase(subject="ann", reason="request", checkpointer=Saver(sqlite3
 """
 
 
+@pytest.mark.lengthy
 def test_an_erasure_that_was_killed_finds_the_checkpoints_of_all_threads_again(tmp_path: Path) -> None:
     """The ledger forgets the names when nothing else has them any more."""
     with SqliteSaver.from_conn_string(str(tmp_path / "c.db")) as saver:

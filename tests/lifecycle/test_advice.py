@@ -509,6 +509,7 @@ class SlowTokens(Scripted):
         return ChatResult(generations=[ChatGeneration(message=AIMessage("".join(self.answers)))])
 
 
+@pytest.mark.lengthy
 def test_a_node_under_a_gate_is_not_idle_while_it_streams_or_writes() -> None:
     """Chunks and messages that wait for the gate reset the idle timeout, as in the bare graph."""
     pause, pauses = 0.5, 4

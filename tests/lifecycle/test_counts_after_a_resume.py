@@ -223,6 +223,7 @@ def counting(steps: Sequence[Step], place: str, mode: str, gated: bool, fails: l
     return functional, (counts, program.expected)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("place", ["node", "entrypoint", "task"])
 @MODES
 @examples(2)

@@ -161,6 +161,7 @@ def test_a_long_thread_of_long_texts_costs_no_more_than_its_newest_ones(name: st
     assert min(took[8:]) <= 2 * min(took[1:5]) + usual
 
 
+@pytest.mark.lengthy
 async def test_a_long_thread_full_of_names_costs_no_more_than_its_newest_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

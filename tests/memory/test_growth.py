@@ -579,6 +579,7 @@ def test_thoughts_about_the_rooms_of_a_user_stay_however_many_other_users_there_
     assert [len(app.cycle.memory.thoughts(f"r{number}")) for number in range(25)] == [1] * 25
 
 
+@pytest.mark.lengthy
 def test_a_turn_writes_no_more_if_more_users_have_said_the_same_of_the_agent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -194,6 +194,7 @@ def test_a_place_that_cannot_be_opened_is_named(
         open_store(where).__enter__()
 
 
+@pytest.mark.lengthy
 def test_a_file_of_another_program_is_named(tmp_path: Path) -> None:
     path = tmp_path / "others.db"
     with closing(sqlite3.connect(path)) as others:
@@ -203,6 +204,7 @@ def test_a_file_of_another_program_is_named(tmp_path: Path) -> None:
         open_store(path).__enter__()
 
 
+@pytest.mark.lengthy
 def test_a_database_that_another_program_locks_is_no_damaged_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -668,6 +670,7 @@ def end_connections(url: str) -> None:
         until(lambda: connection.execute(f"SELECT count(*) {others}".encode()).fetchone() == (0,))
 
 
+@pytest.mark.lengthy
 def test_memory_goes_on_after_the_server_has_ended_its_connections(postgres_url: str) -> None:
     with open_store(postgres_url) as store:
         memory = EvaluationCycle(store=store).memory

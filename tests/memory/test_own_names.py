@@ -149,6 +149,7 @@ async def test_a_name_given_in_an_earlier_message_is_the_users() -> None:
         assert {one.subject for one in await chat.facts()} == {"user-1"}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("by", ["agent", "bob", "user-1"])
 async def test_a_name_is_still_the_users_after_long_texts(by: str) -> None:
     """Answers and messages of others may be of any length, and of the user's own a part is looked at."""

@@ -352,6 +352,7 @@ async def test_what_a_user_has_said_stays_if_a_premise_of_it_was_wrong(by: str) 
     assert await chat.known() == sorted([son, malta, father])
 
 
+@pytest.mark.lengthy
 async def test_an_edit_lists_the_facts_once_however_many_follow_from_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

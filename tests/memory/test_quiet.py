@@ -408,6 +408,7 @@ def test_a_quiet_thread_is_tried_again_after_its_store_was_away(
     until(lambda: quiet_of(chat).pending == 0)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("limit", ["validate_timeout_s", "handler_timeout_s"])
 def test_a_quiet_thread_is_tried_again_after_its_store_was_slow(
     limit: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -647,6 +648,7 @@ def test_after_a_fork_the_parent_alone_works_through_its_conversations() -> None
 # For a scheduler ----------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 def test_threads_that_were_forgotten_leave_no_errors(caplog: pytest.LogCaptureFixture) -> None:
     """Neither one that waits for its time nor one that is worked on."""
     slow = Slow()
@@ -833,6 +835,7 @@ def test_a_thread_whose_checkpoint_has_no_readable_time_is_read(noted: Any) -> N
     assert chat.knows() == {SAID[0]}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("case", ["older messages", "a clock ahead"])
 def test_a_scheduler_reads_a_long_thread_once(case: str) -> None:
     """Also if another process has read its earlier messages at a later time, or with a clock that is ahead."""

@@ -408,6 +408,7 @@ def test_messages_that_a_stopped_evaluator_passes_over_are_reported(caplog: pyte
     assert model.calls == OUTAGES_PER_WINDOW
 
 
+@pytest.mark.lengthy
 def test_a_room_is_learned_from_again_after_its_store_gave_no_answer() -> None:
     """Nor one to the note that the evaluator was stopped."""
 

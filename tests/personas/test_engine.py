@@ -80,6 +80,7 @@ def test_windows(count: int, first: int | None, last: int | None, shown: list[in
     assert (f"({omitted} events omitted)" in text) == bool(omitted)
 
 
+@pytest.mark.lengthy
 @given(st.integers(0, 30), st.none() | st.integers(0, 12), st.none() | st.integers(0, 12))
 def test_a_window_shows_nothing_twice_and_counts_the_rest(
     count: int, first: int | None, last: int | None

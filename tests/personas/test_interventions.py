@@ -1218,6 +1218,7 @@ def test_nudges_of_ten_thousand_conversations_are_kept(caplog: pytest.LogCapture
     assert one.evaluate(SAID, step=2, thread_id="2") == {"Jim": f"{HEADING}\n\nSing."}
 
 
+@pytest.mark.lengthy
 def test_conversations_that_are_let_go_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arbiter.personas._interventions._KEPT", 10)
     one = Intervention(JIM).set_functional_precondition(bool).set_effect("Sing.")

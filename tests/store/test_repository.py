@@ -240,6 +240,7 @@ def test_of_baselines_that_are_marked_at_once_one_is_left(place: str) -> None:
             assert sum(run.is_baseline for run in repository.runs("ilka")) == 1
 
 
+@pytest.mark.lengthy
 def test_what_is_changed_at_once_is_changed_one_after_another(place: str) -> None:
     """Two changes of settings are both kept, and an evaluation is finished once."""
     with SqlRepository(place) as other, ThreadPoolExecutor(1) as thread:

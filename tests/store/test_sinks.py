@@ -286,6 +286,7 @@ def test_each_nudged_agent_has_a_row_and_the_tokens_count_once(repository: SqlRe
     assert ["12" in str(row["token_usage"]) for row in found] == [True, False]
 
 
+@pytest.mark.lengthy
 def test_interventions_that_nudge_the_same_new_agents_at_once_are_all_stored(
     repository: SqlRepository,
 ) -> None:

@@ -445,6 +445,7 @@ def test_a_receiver_of_empty_batches_is_refused(ledger: Ledger, most: Any) -> No
         ledger.export_to(receiver)
 
 
+@pytest.mark.lengthy
 def test_a_receiver_that_exits_is_tried_again(ledger: Ledger) -> None:
     answers = [SystemExit(1), asyncio.CancelledError(), GeneratorExit()]
 
@@ -503,6 +504,7 @@ def test_scores_that_wait_are_found_by_an_index(tmp_path: Path) -> None:
             assert "TEMP B-TREE" not in plan, statement
 
 
+@pytest.mark.lengthy
 def test_a_clock_that_fails_ends_no_export(tmp_path: Path) -> None:
     failures = [SystemExit("the clock"), OSError("the clock")]
 
