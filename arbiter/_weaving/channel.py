@@ -29,7 +29,7 @@ from langgraph.types import Send
 from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.registry import Registry
 from arbiter._lifecycle.runs import SHADOW, current_run
-from arbiter.history._facts import RunFact, Value, without_tallies
+from arbiter.history._facts import MOVED, RunFact, Value, without_tallies
 from arbiter.history._past import Past, task_order
 from arbiter.history._record import Described, Record
 from arbiter.history._recorder import Execution
@@ -107,7 +107,7 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
     instance also stands for that execution (`execution`).
     """
 
-    __slots__ = ("core", "done", "ending", "execution", "origin", "past", "ran", "reads")
+    __slots__ = ("core", "done", "ending", "execution", "moved", "origin", "past", "ran", "reads")
 
     def __init__(
         self, origin: Origin, key: str = FACTS, past: Past | None = None, execution: Execution | None = None
@@ -129,6 +129,8 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
         cache. None while that is not known."""
         self.reads: dict[Any, Any] = {}
         """The reads of its checkpoint that this superstep's tasks share, by place and event loop."""
+        self.moved: str | None = None
+        """The call in which the graph goes on, until it has done so, if it began in another one."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FactsChannel) and other.core is self.core
@@ -161,6 +163,8 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
             _begun.set(None)
             if value and past.value.get("call", call) == call:
                 channel._go_on()
+            else:
+                channel.moved = call
         return channel
 
     def _go_on(self) -> None:
@@ -194,6 +198,9 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
                 facts.append(fact)
         if not facts:
             return False
+        if self.moved is not None:
+            facts.insert(0, {**MOVED, "call": self.moved})
+            self.moved = None
         if self.origin.caches:
             if self.ran is not None:
                 spends = {*_spends(registry := self.core.registry)}

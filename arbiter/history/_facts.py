@@ -37,6 +37,8 @@ from arbiter.history._packing import Value as Value
 
 RUN: RunFact = {"start": "run"}
 NESTED_RUN: RunFact = {"start": "nested"}
+MOVED: RunFact = {"start": "moved"}
+"""Another call goes on with a subgraph. It stands before the facts, never in a checkpoint."""
 KEEP = 256
 KEEP_TALLIES = 256
 """The number of keys that are kept for each policy: those that changed last."""
@@ -49,6 +51,9 @@ def fold(value: Value, writes: Sequence[RunFact], keep: int = KEEP) -> Value:
     new = _Fold(value, max((w["inner"].get("steps", 0) for w in writes if w.get("inner")), default=0))
     for write in writes:
         if "start" in write:
+            if write["start"] == MOVED["start"]:
+                new.move(write["call"])
+                continue
             new.start(nested=write["start"] == "nested", run_id=write.get("id"), call=write.get("call", ""))
             continue
         if inner := write.get("inner"):
@@ -151,6 +156,9 @@ class _Fold:
         self._new["run_from"] = self._new["seq"]
         self._new["redirects"] = {}
         self._own.add("redirects")
+
+    def move(self, call: str) -> None:
+        self._new["call"] = call
 
     def add(self, fact: RunFact, inner: Value | None = None) -> None:
         """Add the fact of a node run. `inner` is the final value of a subgraph in its body, which is absorbed

@@ -578,3 +578,39 @@ def test_a_graph_that_keeps_its_state_counts_for_each_send_that_ran_it_before_a_
         answers = {each.id: "yes" for each in app.get_state(config).interrupts}
         run(app, Command(resume=answers), config, mode=mode)
         assert counts.pop() == times
+
+
+@MODES
+def test_a_graph_that_keeps_its_state_counts_where_it_goes_on_after_an_update(mode: str) -> None:
+    """Its nodes ran in another superstep than the one in which it began."""
+    names = "before", "ask", "after"
+    counts: list[dict[str, int]] = []
+    arbiter_os = ArbiterOS()
+
+    @arbiter_os.checker(target_nodes=["later"])
+    def look(history: History) -> bool:
+        counts.append({name: history.count(node=name) for name in names})
+        return True
+
+    def ask(state: State) -> Any:
+        return {"log": [interrupt("inside")]}
+
+    kept = arbiter_os.govern(chain(Spy("before"), ask, Spy("after"), checkpointer=True))
+
+    def node(state: State) -> Any:
+        kept.invoke({"log": []})
+        interrupt("go on?")
+
+    async def anode(state: State) -> Any:
+        await kept.ainvoke({"log": []})
+        interrupt("go on?")
+
+    builder: Any = StateGraph(State).add_node("node", node if mode == "sync" else anode)
+    builder.add_node("later", Spy("later")).add_edge(START, "node").add_edge("node", "later")
+    app: Any = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    run(app, {"log": []}, thread("t"), mode=mode)
+    app.update_state(thread("t"), {"log": ["changed"]})
+    resume: Any = Command(resume="yes")
+    for again in (None, resume, resume):
+        run(app, again, thread("t"), mode=mode)
+    assert counts == [dict.fromkeys(names, 1)]
