@@ -413,9 +413,8 @@ def test_many_tasks_of_an_entrypoint_all_count_when_it_calls_again_what_it_calle
     assert counts == [101]
 
 
-@MODES
-def test_a_look_at_the_state_of_a_graph_counts_nothing_after_a_resume(mode: str) -> None:
-    """Also not behind the call of a graph that is not governed."""
+def payments_counted() -> tuple[ArbiterOS, list[int]]:
+    """Governance with a rule before the node `later`, and what it counts of the node `pay`."""
     counts: list[int] = []
     arbiter_os = ArbiterOS()
 
@@ -424,6 +423,13 @@ def test_a_look_at_the_state_of_a_graph_counts_nothing_after_a_resume(mode: str)
         counts.append(history.count(node="pay"))
         return True
 
+    return arbiter_os, counts
+
+
+@MODES
+def test_a_look_at_the_state_of_a_graph_counts_nothing_after_a_resume(mode: str) -> None:
+    """Also not behind the call of a graph that is not governed."""
+    arbiter_os, counts = payments_counted()
     graph, bare = arbiter_os.govern(chain(Spy("pay"))), chain(Spy("bare"))
 
     def node(state: State) -> Any:
@@ -451,14 +457,7 @@ def test_a_graph_with_a_thread_of_its_own_that_is_only_read_or_updated_counts_no
     does: str, mode: str
 ) -> None:
     """Also not behind the call of a graph that is not governed, in a body that is resumed."""
-    counts: list[int] = []
-    arbiter_os = ArbiterOS()
-
-    @arbiter_os.checker(target_nodes=["later"])
-    def look(history: History) -> bool:
-        counts.append(history.count(node="pay"))
-        return True
-
+    arbiter_os, counts = payments_counted()
     other: Any = arbiter_os.govern(chain(Spy("pay"), Spy("later"), checkpointer=InMemorySaver()))
     run(other, {"log": []}, thread("own"), mode=mode)
     bare = chain(Spy("bare"))
@@ -544,31 +543,30 @@ def test_functions_in_an_entrypoint_count_beside_those_that_a_rule_in_audit_mode
         run(app, "", thread("t"), mode=mode)
 
 
-@MODES
-def test_a_graph_that_keeps_its_state_counts_for_each_send_that_ran_it_before_a_pause(mode: str) -> None:
-    """Its place has only what the last one of them saved."""
-    counts: list[int] = []
-    arbiter_os = ArbiterOS()
-
-    @arbiter_os.checker(target_nodes=["later"])
-    def look(history: History) -> bool:
-        counts.append(history.count(node="pay"))
-        return True
-
-    kept = arbiter_os.govern(chain(Spy("pay"), checkpointer=True))
+def pausing_after(graph: Any, mode: str) -> Any:
+    """A node that runs a graph and then pauses."""
 
     def node(state: State) -> Any:
-        kept.invoke({"log": []})
+        graph.invoke({"log": []})
         interrupt("go on?")
 
     async def anode(state: State) -> Any:
-        await kept.ainvoke({"log": []})
+        await graph.ainvoke({"log": []})
         interrupt("go on?")
+
+    return node if mode == "sync" else anode
+
+
+@MODES
+def test_a_graph_that_keeps_its_state_counts_for_each_send_that_ran_it_before_a_pause(mode: str) -> None:
+    """Its place has only what the last one of them saved."""
+    arbiter_os, counts = payments_counted()
+    kept = arbiter_os.govern(chain(Spy("pay"), checkpointer=True))
 
     def sends(state: State) -> list[Send]:
         return [Send("node", {}) for _ in range(3)]
 
-    builder: Any = StateGraph(State).add_node("node", node if mode == "sync" else anode)
+    builder: Any = StateGraph(State).add_node("node", pausing_after(kept, mode))
     builder.add_node("later", Spy("later")).add_edge("node", "later")
     builder.add_conditional_edges(START, sends, ["node"])
     app: Any = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
@@ -597,15 +595,7 @@ def test_a_graph_that_keeps_its_state_counts_where_it_goes_on_after_an_update(mo
 
     kept = arbiter_os.govern(chain(Spy("before"), ask, Spy("after"), checkpointer=True))
 
-    def node(state: State) -> Any:
-        kept.invoke({"log": []})
-        interrupt("go on?")
-
-    async def anode(state: State) -> Any:
-        await kept.ainvoke({"log": []})
-        interrupt("go on?")
-
-    builder: Any = StateGraph(State).add_node("node", node if mode == "sync" else anode)
+    builder: Any = StateGraph(State).add_node("node", pausing_after(kept, mode))
     builder.add_node("later", Spy("later")).add_edge(START, "node").add_edge("node", "later")
     app: Any = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
     run(app, {"log": []}, thread("t"), mode=mode)
