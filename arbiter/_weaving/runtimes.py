@@ -62,18 +62,16 @@ class RunManager(CallbackManagerForChainRun):
     """The callback manager of a run."""
 
     def get_child(self, tag: str | None = None) -> CallbackManager:
-        if self.inheritable_handlers or tag is None or tag in self.inheritable_tags:
-            return super().get_child(tag)
-        return CallbackManager(**_child_of(self, tag))
+        parts = _child_of(self, tag)
+        return super().get_child(tag) if parts is None else CallbackManager(**parts)
 
 
 class AsyncRunManager(AsyncCallbackManagerForChainRun):
     """As `RunManager`, of a run in an event loop."""
 
     def get_child(self, tag: str | None = None) -> AsyncCallbackManager:
-        if self.inheritable_handlers or tag is None or tag in self.inheritable_tags:
-            return super().get_child(tag)
-        return AsyncCallbackManager(**_child_of(self, tag))
+        parts = _child_of(self, tag)
+        return super().get_child(tag) if parts is None else AsyncCallbackManager(**parts)
 
 
 _MANAGERS: dict[type[Any], type[Any]] = {
@@ -83,9 +81,12 @@ _MANAGERS: dict[type[Any], type[Any]] = {
 
 
 def _child_of(
-    manager: CallbackManagerForChainRun | AsyncCallbackManagerForChainRun, tag: str
-) -> dict[str, Any]:
+    manager: CallbackManagerForChainRun | AsyncCallbackManagerForChainRun, tag: str | None
+) -> dict[str, Any] | None:
+    """The parts of the manager's child; None if there are handlers, or the tags need a closer look."""
     tags, metadata = manager.inheritable_tags, manager.inheritable_metadata
+    if manager.inheritable_handlers or tag is None or tag in tags:
+        return None
     return {
         "handlers": [],
         "parent_run_id": manager.run_id,

@@ -51,10 +51,11 @@ def fold(value: Value, writes: Sequence[RunFact], keep: int = KEEP) -> Value:
     new = _Fold(value, max((w["inner"].get("steps", 0) for w in writes if w.get("inner")), default=0))
     for write in writes:
         if "start" in write:
-            if write["start"] == MOVED["start"]:
-                new.move(write["call"])
-                continue
-            new.start(nested=write["start"] == "nested", run_id=write.get("id"), call=write.get("call", ""))
+            kind, call = write["start"], write.get("call", "")
+            if kind == "moved":
+                new.move(call)
+            else:
+                new.start(nested=kind == "nested", run_id=write.get("id"), call=call)
             continue
         if inner := write.get("inner"):
             new.absorb(inner)

@@ -135,11 +135,8 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 def _somebody(given: Any, info: ValidationInfo) -> str | None:
     """The text, or None for the words with which models say that there is none."""
     text = _optional_text(given)
-    return (
-        None
-        if says_nothing(text, info.data.get("claim", "") if info.field_name == "subject" else "")
-        else text
-    )
+    said = info.data.get("claim", "") if info.field_name == "subject" else ""
+    return None if says_nothing(text, said) else text
 
 
 _NOBODY = ("null", "none", "n/a", "unknown", "unspecified")
