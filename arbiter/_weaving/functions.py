@@ -48,7 +48,7 @@ from arbiter.errors import NotAGraphError, SyncDriverError
 from arbiter.history._facts import RunFact
 from arbiter.history._items import ToolsOf
 from arbiter.history._past import Past
-from arbiter.history._record import ExecutionInfo, Position
+from arbiter.history._record import Calling, ExecutionInfo, Position
 from arbiter.history._recorder import Run, TaskAttempt, begin
 from arbiter.instructions import Instruction
 
@@ -72,6 +72,7 @@ class FunctionCall(NodeRun):
 
     _task: TaskAttempt | None = None
     """The LangGraph task that calls it, if no governed node does."""
+    _calling: Calling | None = None
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class FunctionCall(NodeRun):
             run, past = parent.run, parent.called(())
         else:
             parent = None
-            run, self._task = _run_of(core, config)
+            run, self._task, self._calling = _run_of(core, config)
             past = Past(run.called)
         namespace = "" if parent is None else FUNCTIONS
         record = begin(
@@ -129,7 +130,9 @@ class FunctionCall(NodeRun):
                 outer = self._execution = begin_call(settings, name, config, run)
             after, number = past.end
             caller = None if parent is None else parent.record.id
-            self.tell_began(outer, Position(after=after, past=number, caller=caller, rules=self.plan.rules))
+            rules = self.plan.rules
+            position = Position(after=after, past=number, caller=caller, calling=self._calling, rules=rules)
+            self.tell_began(outer, position)
 
     def invoke(self) -> Any:
         if (contract := self.plan.only_async) is not None:
@@ -244,8 +247,10 @@ class FunctionCall(NodeRun):
                 return None  # a function has no checkpoint
 
 
-def _run_of(core: Core, config: RunnableConfig | None) -> tuple[Run, TaskAttempt | None]:
-    """The run of a function that was not called by a governed node, and the LangGraph task that calls it, if any."""
+def _run_of(core: Core, config: RunnableConfig | None) -> tuple[Run, TaskAttempt | None, Calling | None]:
+    """The run of a function that was not called by a governed node, and the LangGraph task that calls it, if any, as
+    the run knows it and as it is recorded.
+    """
     conf = (config or {}).get("configurable") or {}
     thread_id = None if conf.get("thread_id") is None else str(conf["thread_id"])
     # A namespace is that of a LangGraph task that is not governed: the functional API.
@@ -253,9 +258,10 @@ def _run_of(core: Core, config: RunnableConfig | None) -> tuple[Run, TaskAttempt
         root = str(namespace).split("|", 1)[0]
         run = core.recorder.functional_run(thread_id, root, resumed=is_resumed(conf))
         if (calling := attempt_of(conf)) is not None:
-            run.begins(root, calling, core.settings.facts)
-        return run, calling
-    return core.recorder.plain_run(thread_id, core.settings.facts), None
+            number = run.begins(root, calling, core.settings.facts)
+            return run, calling, Calling(str(namespace), number, calling[1][1] or 1)
+        return run, None, None
+    return core.recorder.plain_run(thread_id, core.settings.facts), None, None
 
 
 def govern_function(governed: Governed, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from arbiter._values.states import Snapshot, digests_of, with_own_parts
 from arbiter.history._facts import RunFact
@@ -64,6 +64,16 @@ class Described:
         return cls(hashlib.sha256(data).hexdigest()[:32], data.decode())
 
 
+class Calling(NamedTuple):
+    """An attempt of a LangGraph task that calls governed functions."""
+
+    namespace: str
+    number: int
+    """Its number among the attempts that tasks of the run have begun."""
+    retry: int
+    """Its number among those that LangGraph has begun without a pause between them."""
+
+
 # Not frozen: with listeners there is one for every node run, and a frozen one takes three times as long to make.
 @dataclass(slots=True, kw_only=True)
 class Position:
@@ -82,6 +92,8 @@ class Position:
     node's graph."""
     call: int = 0
     """The number of its graph among those that the governed function called, if the graph has no namespace."""
+    calling: Calling | None = None
+    """The LangGraph task that called this governed function, if no governed node did."""
     rules: Described | None = None
     graph: Described | None = None
 

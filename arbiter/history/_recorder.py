@@ -56,8 +56,9 @@ class Run:
         """The facts of governed functions in this run, if there is no graph to keep them."""
         self._settled: Value = {}
         """The facts among them whose tasks are not expected to run again."""
-        self._tasks: dict[str, tuple[Any, Value]] = {}
-        """The other ones by the LangGraph task that called the function, with the attempt of the task."""
+        self._tasks: dict[str, tuple[Any, int, Value]] = {}
+        """The other ones by the LangGraph task that called the function: its attempt, that one's number, the facts."""
+        self._attempts = 0
         self.caller: weakref.ref[Execution] | None = None
         """The execution that adds to them."""
         self.id = f"{log.thread_id or ''}#{next(_run_numbers)}"
@@ -80,34 +81,37 @@ class Run:
                     self._uuid = str(uuid4())
         return self._uuid
 
-    def begins(self, root: str, calling: TaskAttempt, keep: int) -> None:
+    def begins(self, root: str, calling: TaskAttempt, keep: int) -> int:
         """Report that an attempt of a LangGraph task calls governed functions. What earlier attempts of the task have
-        called does not count any more, because this one calls it again. `root` names the entrypoint's task.
+        called does not count any more, because this one calls it again. `root` names the entrypoint's task. Returns
+        the number of the attempt among all that the run's tasks have begun.
         """
         task, attempt = calling
         with self.log.lock:
-            known, value = self._tasks.get(task, (None, {}))
+            known, number, value = self._tasks.get(task, (None, 0, {}))
             if known == attempt:
-                return
+                return number
             self._tasks.pop(task, None)
-            self._tasks[task] = attempt, {}
+            self._attempts = number = self._attempts + 1
+            self._tasks[task] = attempt, number, {}
             if value:
                 self.called = self._settled
-                for _, value in self._tasks.values():
+                for _, _, value in self._tasks.values():
                     self.called = _with(self.called, value, keep)
             if len(self._tasks) > _MOST_TASKS:
                 # An entrypoint begins again at each resume, another task only until it is done.
                 oldest = next(each for each in self._tasks if not root.endswith(each))
-                self._settled = _with(self._settled, self._tasks.pop(oldest)[1], keep)
+                self._settled = _with(self._settled, self._tasks.pop(oldest)[2], keep)
+            return number
 
     def calls(self, calling: TaskAttempt | None, fact: RunFact, keep: int) -> None:
         """Add a call of a governed function. The caller must hold the lock of the log."""
         task, attempt = calling or ("", None)
         if task in self._tasks:
-            known, value = self._tasks[task]
+            known, number, value = self._tasks[task]
             if known != attempt:
                 return  # it outlived its attempt
-            self._tasks[task] = attempt, fold(value, (fact,), keep)
+            self._tasks[task] = attempt, number, fold(value, (fact,), keep)
         elif self._tasks:
             self._settled = fold(self._settled, (fact,), keep)
         self.called = fold(self.called, (fact,), keep)

@@ -286,6 +286,8 @@ def _add_place(event: Event, position: Position, described: Collection[str]) -> 
         fields["caller"] = position.caller
     if position.call:
         fields["call"] = position.call
+    if position.calling is not None:
+        fields["calling"] = [*position.calling]
     for name, text in (("rules", position.rules), ("graph", position.graph)):
         if text is not None:
             fields[name] = text.digest

@@ -329,6 +329,51 @@ def test_graphs_of_a_function_that_fails_or_is_called_again_are_decided_about_wi
     assert [(each.node, str(each.shadow)) for each in once] == [("act", "deny by once")]
 
 
+@pytest.mark.parametrize("retries", [False, True])
+def test_functions_that_an_entrypoint_and_its_tasks_call_are_decided_about_after_each_resume(
+    tmp_path: Path, ledger: Ledger, retries: bool
+) -> None:
+    """Those of a task that is done count once, and so do the graphs in a function that is called again."""
+    rules = pack(tmp_path, "now", "name: many, use: at_most, times: 9, per: run, target_nodes: pay")
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+    done, pay = arbiter_os.govern(chain(Spy("done"))), arbiter_os.govern(Spy("pay"))
+    failures = [1] if retries else []
+
+    def ask(state: State) -> Any:
+        return {"log": [interrupt("go on?")]}
+
+    asking = arbiter_os.govern(chain(ask))
+
+    def settle(state: Any) -> None:
+        done.invoke({})
+        if failures:
+            raise ConnectionError(failures.pop())
+        if not retries:
+            asking.invoke({})
+
+    settled = arbiter_os.govern(settle)
+    in_a_task = cast(Any, task)(lambda: pay({}), name="in_a_task")
+    quick = RetryPolicy(max_attempts=2, initial_interval=0.0, jitter=False)
+
+    def body(state: Any) -> None:
+        settled({})
+        for _ in range(2):
+            in_a_task().result()
+            interrupt("go on?")
+            pay({})
+
+    app: Any = cast(Any, entrypoint)(checkpointer=InMemorySaver(), retry_policy=quick)(body)
+    app.invoke({}, conf("t"))
+    while app.get_state(conf("t")).next:
+        app.invoke(Command(resume="yes"), conf("t"))
+    ledger.flush(10)
+    report = ledger.replay(rules)
+    assert (len(report), dict(report.unknown)) == (0, {})
+    few = pack(tmp_path, "next", "name: few, use: at_most, times: 3, per: run, target_nodes: pay")
+    # The last one alone follows two of tasks and one of the entrypoint.
+    assert [str(each.shadow) for each in ledger.replay(few)] == ["deny by few"]
+
+
 @pytest.mark.parametrize("place", ["in a function", "in Sends"])
 def test_a_graph_that_keeps_its_state_is_recorded_with_its_caller(
     tmp_path: Path, ledger: Ledger, place: str

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
@@ -20,7 +20,7 @@ from typing import Any
 from arbiter.history._facts import NESTED_RUN, RUN, RunFact
 from arbiter.history._packing import is_packed_id
 from arbiter.history._past import Past, task_order
-from arbiter.history._record import Record
+from arbiter.history._record import Calling, Record
 from arbiter.ledger._entries import saved_starts
 from arbiter.ledger._exporting import RecordedThread
 from arbiter.ledger._stored import record_of
@@ -66,7 +66,7 @@ class Attempt:
     place: int = 0
     """Its place among the calls of its caller."""
     again: Attempt | None = None
-    """The earlier call that an entrypoint which was resumed has made again."""
+    """The earlier call that a LangGraph task which began again has made again."""
     is_last: bool = True
     """True if the task was not tried again in the same call of the graph."""
     visit: Any = None
@@ -102,6 +102,14 @@ class Attempt:
     def is_called(self) -> bool:
         """True for a governed function, which has no graph."""
         return "graph" not in self.body and not self.is_recovered
+
+    @property
+    def calling(self) -> Calling | None:
+        """The LangGraph task that called this governed function, if no governed node did. None also in an entry of a
+        version that did not record it.
+        """
+        found: Sequence[Any] | None = self.body.get("calling")
+        return None if found is None else Calling(*found)
 
     @property
     def is_recovered(self) -> bool:
@@ -184,10 +192,23 @@ class Pasts:
             attempt.calls = sorted((each for each in attempt.inner if each.is_called), key=_order)
             for number, each in enumerate(attempt.calls):
                 each.place = number
+        self._find_calls_made_again()
         for (namespace, *_), superstep in self._supersteps.items():
             starts = {start for each in superstep.attempts for start in saved_starts(each.record.started)}
             for start in starts:
                 self._begun_at.setdefault((namespace, start), []).append(superstep)
+
+    def _find_calls_made_again(self) -> None:
+        """Find the calls that a LangGraph task has made again when it was resumed. A retry begins anew."""
+        made: dict[tuple[str, str], dict[Calling, list[Attempt]]] = {}
+        for attempt in sorted(self.attempts, key=_order):
+            if (calling := attempt.calling) is not None:
+                attempts = made.setdefault((attempt.run, calling.namespace), {})
+                attempts.setdefault(calling, []).append(attempt)
+        for attempts in made.values():
+            for (_, earlier), (calling, later) in pairwise(attempts.items()):
+                for before, attempt in zip(earlier, later if calling.retry == 1 else (), strict=False):
+                    attempt.again = before
 
     def _caller(self, attempt: Attempt) -> Attempt | None:
         owner = attempt.body.get("caller")

@@ -350,9 +350,12 @@ class ThreadVisit:
 
     def _past_of_call(self, attempt: Attempt) -> Past:
         """The past of a function that no governed node calls. An entrypoint that is resumed calls its functions again,
-        from the past that they had.
+        from the past that they had. An entry of an older version does not tell that, but the past does.
         """
         run = self._plain_run(attempt)
+        if (calling := attempt.calling) is not None:
+            run.begins(calling.namespace.split("|")[0], calling[:2], KEEP)
+            return Past(run.called)
         end = attempt.run, attempt.body.get("after"), attempt.body.get("past")
         if end in self._calls and Past(run.called).end[1] != attempt.body.get("past"):
             run.called, attempt.again = self._calls[end]
@@ -514,7 +517,7 @@ class ThreadVisit:
         if attempt.is_called and parent is not None:
             parent.called((fact,))
         elif attempt.is_called:
-            run.run.called = fold(run.run.called, (fact,), KEEP)
+            run.run.calls(attempt.calling and attempt.calling[:2], fact, KEEP)
         elif parent is not None:
             record = run.record
             order = task_order(record.path) + record.id
@@ -532,7 +535,7 @@ class ThreadVisit:
                 if (inner := earlier.visit.inner()) is not None:
                     run.called(({"inner": inner},))
                     return
-            elif run.attempt.again is None:
+            elif run.attempt.again is None or run.attempt.calling is not None:
                 run.take_over(earlier.visit)
 
     # Decisions
