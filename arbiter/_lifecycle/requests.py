@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypedDict
+from typing import Any, NotRequired, Protocol, TypedDict
 
 from arbiter._lifecycle.evaluations import Evaluations, EvaluatorQueue
 from arbiter._lifecycle.registry import Registration
@@ -86,6 +86,8 @@ class Question(TypedDict):
     asked_at: float
     after: int
     """The number of resume values that the task had when it was asked."""
+    resumed: NotRequired[bool]
+    """False if the body cannot have begun before: the task was neither resumed nor retried when it was asked."""
 
 
 class Entry(TypedDict):

@@ -242,7 +242,7 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
         for number in range(op.number if at is None else 0):
             _take(cast(Question, notes[f"ask {number}"]), conf, at, spot, writes)
         after = len(pad.resume) if spot is None else spot - _ours_in(pad.resume)
-        question = _question(op, ask, after)
+        question = _question(op, ask, after, resumed=is_resumed(conf))
         for place in places:
             yield from note(place, task, f"ask {ask}", question)
             # Two executions may ask at once. Both show the question whose note stands: an interrupt without a note
@@ -335,7 +335,7 @@ def _checkpoint_of(conf: Mapping[str, Any]) -> Access[tuple[list[RunnableConfig]
     return places, Writes(())
 
 
-def _question(op: Ask, ask: str, after: int) -> Question:
+def _question(op: Ask, ask: str, after: int, *, resumed: bool) -> Question:
     return {
         "task": "",
         "ask": ask,
@@ -345,6 +345,7 @@ def _question(op: Ask, ask: str, after: int) -> Question:
         "policies": op.policies,
         "asked_at": op.payload["asked_at"],
         "after": after,
+        "resumed": resumed,
     }
 
 
@@ -736,9 +737,9 @@ def spend(conf: Mapping[str, Any]) -> Access[None]:
 
     LangGraph keeps it while the superstep is unfinished, and would pass it to the next question.
     """
-    if not is_resumed(conf):
-        return  # there is none
     task, levels, pad = conf[CONFIG_KEY_TASK_ID], _levels(conf), conf[CONFIG_KEY_SCRATCHPAD]
+    if not is_resumed(conf) and not pad.resume:
+        return  # there is none
     # A value given by the id of its question is not kept, and with "exit" it is dropped before anything is saved.
     is_kept = not conf.get(CONFIG_KEY_RESUME_MAP) and conf.get(CONFIG_KEY_DURABILITY) != "exit"
     # Only a value that this run was given is waited for. A new mark may also be that of an answer to an earlier

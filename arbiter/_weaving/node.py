@@ -372,6 +372,9 @@ class NodeAttempt(NodeRun):
                 if not (yield from begin_body(self._conf, op.entry)):
                     return False
                 self.claims = (*self.claims, self.record.id)
+                if self._begins_first(op.entry):
+                    # Else a graph in it that keeps its state would go on with an earlier call instead of the input.
+                    cast(Any, self._conf)[CONFIG_KEY_RESUMING] = False
                 return True
             case IsUsed():
                 return (yield from is_used(self._conf, [self.record.id]))
@@ -393,6 +396,12 @@ class NodeAttempt(NodeRun):
                 return (yield from keep_draft(self._conf, self.record.id, op.note))
             case Spend():
                 return (yield from note_spent(self._conf, self.record.id, op))
+
+    def _begins_first(self, entry: Mapping[str, Any]) -> bool:
+        """True if the body has certainly not run in this task before its approval."""
+        first = next(iter(self.saved.asked if self.saved is not None else ()), None)
+        is_first = first is not None and first["type"] == "approval" and not first.get("resumed", True)
+        return is_first and not entry["entry"]
 
     @property
     def recovered(self) -> Recovered | None:

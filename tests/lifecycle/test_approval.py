@@ -285,6 +285,56 @@ def test_each_visit_of_the_node_is_asked_about_anew(mode: str) -> None:
     assert len(pay.calls) == 2
 
 
+@MODES
+@pytest.mark.parametrize("calls", ["as the node", "in the node"])
+@pytest.mark.parametrize("breaks", ["", "pause", "failure"])
+def test_an_approved_graph_that_keeps_its_state_runs_in_each_turn(breaks: str, calls: str, mode: str) -> None:
+    """With the input of the turn. A pause or a failure in it does not run its first node again."""
+    first, last = Spy("first"), Spy("last")
+    failures: list[int] = []
+
+    def between(state: State) -> Any:
+        if breaks == "pause":
+            return {"log": [interrupt("go on?")]}
+        if failures:
+            raise KeyError(failures.pop())
+        return None
+
+    kept: Any = chain(first, between, last, checkpointer=True)
+    arbiter_os = ArbiterOS()
+    inside = kept if calls == "as the node" else arbiter_os.govern(kept)
+
+    def node(state: State) -> Any:
+        inside.invoke({"amount": state.get("amount", 0)})
+
+    async def anode(state: State) -> Any:
+        await inside.ainvoke({"amount": state.get("amount", 0)})
+
+    if calls == "in the node":
+        inner: Any = node if mode == "sync" else anode
+    else:
+        inner = kept
+    arbiter_os.add_policy_checker(
+        Check("always", lambda history: Verdict.ask("sure?"), target_nodes=["agent"])
+    )
+    builder: Any = StateGraph(State).add_node("agent", inner).add_edge(START, "agent")
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    for turn in (1, 2, 3):
+        failures[:] = [turn] if breaks == "failure" else []
+        run(app, {"amount": turn}, thread("1"), mode=mode)
+        assert len(last.calls) == turn - 1
+        if breaks == "failure":
+            with pytest.raises(KeyError):
+                run(app, Command(resume="approve"), thread("1"), mode=mode)
+            run(app, None, thread("1"), mode=mode)
+        elif breaks == "pause":
+            run(app, Command(resume="approve"), thread("1"), mode=mode)
+        run(app, Command(resume="approve"), thread("1"), mode=mode)
+        assert not app.get_state(thread("1")).next
+        assert [call["amount"] for call in first.calls] == [1, 2, 3][:turn]
+        assert [call["amount"] for call in last.calls] == [1, 2, 3][:turn]
+
+
 def test_two_checkers_that_ask_are_one_question() -> None:
     pay = Spy("pay")
     arbiter_os, app = bank(pay)
