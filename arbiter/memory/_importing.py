@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -24,19 +25,23 @@ from arbiter.memory._records import (
     readable,
     short_id,
 )
-from arbiter.memory._tombstones import TIMES, Tombstones
+from arbiter.memory._tombstones import TIMES, Since, Tombstones
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._changes import OPEN
 from arbiter.memory.facts._intake import LONGEST, wrong_text
 from arbiter.memory.facts._normal import FactIds, normal_form
-from arbiter.memory.facts._own_names import OwnNames
+from arbiter.memory.facts._own_names import Introduction, OwnNames
 from arbiter.memory.facts._privacy import UNFIT, has_secret
 from arbiter.memory.facts._profiles import KIND as PROFILES
+from arbiter.memory.facts._profiles import Telling
 from arbiter.memory.facts._rules import expiry, prior
 from arbiter.memory.goals._evaluator import Goals, words_of
 from arbiter.memory.reflection._relationships import key_of
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
+from arbiter.memory.stores._portable import clean
 from arbiter.memory.trust import TrustProfile
+
+_log = logging.getLogger("arbiter.memory")
 
 _RECORDS: Mapping[str, type[Record]] = {
     **dict.fromkeys(KINDS.values(), Fact),
@@ -82,6 +87,8 @@ class Import:
         self.rules = rules
         self.clock = clock
         self.mistakes: list[str] = []
+        self.unknown: list[str] = []
+        """What is left out although nothing else is wrong: a newer version may have written it."""
         self._ids: dict[str, FactIds] = {}
         self._believed: dict[tuple[str, tuple[str, ...]], dict[tuple[str, str, bool], tuple[str, str]]] = {}
 
@@ -89,9 +96,9 @@ class Import:
         """The number of records that are new. Raises `ParameterError` with all mistakes, and writes nothing then."""
         planned = [*self._planned(given)]
         if self.mistakes:
-            more = f" And {len(self.mistakes) - _MOST} more." if len(self.mistakes) > _MOST else ""
-            found = " ".join(self.mistakes[:_MOST])
-            raise ParameterError("import_", "records", f"nothing is imported. {found}{more}")
+            raise ParameterError("import_", "records", f"nothing is imported. {_listing(self.mistakes)}")
+        if self.unknown:
+            _log.warning("import_ leaves out what it does not know. %s", _listing(self.unknown))
         written = [await self._write(await self._with_id(record)) for record in planned]
         await self.store.aindex(record.ns for record in planned if isinstance(record.record, Fact))
         return sum(written)
@@ -170,6 +177,13 @@ class Import:
             expected = f"expected {self.agent_id!r}, got {given['agent_id']!r:.80}"
             self.mistakes.append(f"{where}agent_id: {expected}. An export belongs to one agent.")
             return
+        for name in [str(name)[:80] for name in given if name not in {*_HEAD, *_LISTS}]:
+            self.unknown.append(f"{where}{name}: there is no such list.{nearest(name, _LISTS)}")
+        if "exported_at" not in given and given.keys().isdisjoint(_LISTS):
+            here = where.rstrip(".") or "record"
+            self.unknown.append(
+                f"{here}: it has neither a claim nor a list of an export, so it says nothing."
+            )
         for kind in _LISTS:
             values = given.get(kind, ())
             if not is_listing(values):
@@ -199,6 +213,9 @@ class Import:
             if wrong:
                 return
             record = cls.from_value(given)
+            for name in given.keys() - cls.__dataclass_fields__.keys():
+                known = nearest(name[:80], cls.__dataclass_fields__)
+                self.unknown.append(f"{where}.{name[:80]}: there is no such field.{known}")
         if (problem := self._refused(kind, record, given)) is not None:
             self.mistakes.append(f"{where}{problem}.")
             return
@@ -208,6 +225,11 @@ class Import:
             return
         # With all fields: records are also looked for by fields that were not given, such as the state.
         value = given if record is None else {**given, **record.to_value()}
+        try:
+            clean(value)
+        except TypeError as error:
+            self.mistakes.append(f"{where}: {error}")
+            return
         yield Planned(kind=kind, entity_id=entity_id, ns=place[0], key=place[1], value=value, record=record)
 
     def _refused(self, kind: str, record: Record | None, value: Value) -> str | None:
@@ -221,13 +243,11 @@ class Import:
                 return f".confidence: expected 0 to 1, got {record.confidence!r}"
             if has_secret(record.claim, subject=record.subject, slot=record.slot, value=record.value):
                 return f".claim: it holds {UNFIT}"
-        elif isinstance(record, TrustProfile) and len(record.evidence) != len(value.get("evidence", ())):
-            return ".evidence: a piece of it cannot be read"
         elif kind == KEYS:
             return None if read_key(value) else ": it is no key of an entity"
         elif any(has_secret(text) for text in _words_of(record, value)):
             return f": it holds {UNFIT}"
-        return None
+        return None if record is not None else _unreadable(kind, value)
 
     def _place(
         self, kind: str, record: Record | None, value: Value, entity_id: str
@@ -357,6 +377,34 @@ class Import:
         if isinstance(record, Thought):
             for entity_id in record.entity_ids:
                 await Traces(self.store, self.agent_id, entity_id).was_in(record.room_id)
+
+
+def _listing(found: Sequence[str]) -> str:
+    more = f" And {len(found) - _MOST} more." if len(found) > _MOST else ""
+    return " ".join(found[:_MOST]) + more
+
+
+def _unreadable(kind: str, value: Value) -> str | None:
+    """The first part of a record of this kind that no reader could use, and the reason."""
+    parts: dict[str, tuple[type[Record], Any]] = {}
+    if kind == "tombstones":
+        parts[""] = Since, value
+    elif kind == PROFILES:
+        if not is_mapping(fields := value.get("fields")):
+            return ".fields: expected a mapping of fields"
+        parts = {f".fields.{name}": (Telling, field) for name, field in fields.items()}
+    elif kind == OwnNames.kind:
+        if not is_listing(names := value.get(OwnNames.field)):
+            return f".{OwnNames.field}: expected a list of names"
+        parts = {f".{OwnNames.field}[{number}]": (Introduction, name) for number, name in enumerate(names)}
+    for place, (cls, part) in parts.items():
+        if not is_mapping(part):
+            return f"{place}: expected a mapping"
+        for name, problem in mistakes_in(cls, part):
+            return f"{place}.{name}: {problem}"
+        if cls is Telling and "value" not in part:
+            return f"{place}.value: it is missing"
+    return None
 
 
 def _holds(fact: Fact, now: datetime) -> bool:

@@ -168,9 +168,17 @@ def mistakes_in(kind: type[Record], value: Mapping[str, Any]) -> list[tuple[str,
         given: Any = value[name]
         items: Any = value[name]
         is_list = isinstance(given, list)
-        if is_list and any(isinstance(item, Mapping) for item in items):
-            continue  # records inside, which `from_value` reads
         types, members = _types_of(cast(Any, kind))[name]
+        inside = next((member for member in members if issubclass(member, Record)), None)
+        if is_list and inside is not None:
+            for number, item in enumerate(items):
+                place = f"{name}[{number}]"
+                if isinstance(item, Mapping):
+                    found = mistakes_in(inside, cast("Mapping[str, Any]", item))
+                    wrong |= {f"{place}.{part}": problem for part, problem in found}
+                else:
+                    wrong[place] = f"expected a mapping, got {item!r:.80}"
+            continue
         if datetime in types:
             try:
                 if given is None and type(None) in types:

@@ -50,7 +50,7 @@ class Pending(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Since(Record):
+class Since(Record):
     """An entity's messages from before that time are to be forgotten."""
 
     at: datetime
@@ -58,7 +58,7 @@ class _Since(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Until(_Since):
+class _Until(Since):
     """In one room, these are the messages up to that one."""
 
     until: str = ""
@@ -101,7 +101,7 @@ class Tombstones(Records):
         for entry in await self.store.alist(self.space):
             if entry.key == _ROOM and (tombstone := Tombstone.read(entry.value)) is not None:
                 found.forgotten, found.asked = {*tombstone.messages}, {*tombstone.asked}
-            elif entry.key.startswith(_SWEPT) and (since := _Since.read(entry.value)) is not None:
+            elif entry.key.startswith(_SWEPT) and (since := Since.read(entry.value)) is not None:
                 found.swept[since.entity_id] = since.at
             elif entry.key.startswith(_BEGUN) and (begun := _Begun.read(entry.value)) is not None:
                 found.begun[begun.entity_id] = begun.messages
@@ -146,7 +146,7 @@ class Tombstones(Records):
         """Bury an entity's messages from before it asked to forget everything, once."""
         await self.bury(messages, at=before)
         await self.store.aput(
-            self.space, _SWEPT + entity_id, _Since(at=before, entity_id=entity_id).to_value()
+            self.space, _SWEPT + entity_id, Since(at=before, entity_id=entity_id).to_value()
         )
 
 
@@ -184,7 +184,7 @@ class Forgettings(Records):
         await self._keep(_PENDING, pending)
 
     async def note(self, what: Literal["everything", "newest"], at: datetime | None) -> None:
-        await self._keep(what, None if at is None else _Since(at=at, entity_id=self.scope))
+        await self._keep(what, None if at is None else Since(at=at, entity_id=self.scope))
 
     async def _keep(self, key: str, record: Record | None) -> None:
         value = None if record is None else record.to_value()
@@ -209,7 +209,7 @@ class Before(Records):
 
 
 def _since(value: Value | None) -> datetime | None:
-    found = _Since.read(value)
+    found = Since.read(value)
     return None if found is None else found.at
 
 

@@ -300,6 +300,81 @@ def test_a_single_claim_needs_no_list() -> None:
         known.import_({"entity_id": "ada", "text": "Ada bakes"})
 
 
+AT: dict[str, Any] = {"entity_id": "ada", "at": "2026-03-14T12:00:00+00:00"}
+TOLD: dict[str, Any] = {**AT, "source_message_ids": ["m1"], "room_ids": ["r"], "visibility": "entity"}
+GOAL = {"id": "g", "room_id": "r", "entity_id": "ada", "name": "Find a flat"}
+
+
+@pytest.mark.parametrize(
+    ("given", "mistake"),
+    [
+        ({"tombstones": [{"at": AT["at"]}]}, "tombstones[0].entity_id: it is missing"),
+        ({"tombstones": [{**AT, "at": "soon"}]}, "tombstones[0].at: expected a time as ISO 8601, got 'soon'"),
+        ({"own_names": [{"name": "Ada"}]}, "own_names[0].names: expected a list of names"),
+        ({"own_names": [{"names": ["Ada"]}]}, "own_names[0].names[0]: expected a mapping"),
+        ({"own_names": [{"names": [{"nam": "Ada"}]}]}, "own_names[0].names[0].name: it is missing"),
+        ({"profiles": [{"schema": "P", "city": "Oslo"}]}, "profiles[0].fields: expected a mapping of fields"),
+        ({"profiles": [{"schema": "P", "fields": {"city": "Oslo"}}]}, "profiles[0].fields.city: expected a"),
+        ({"profiles": [{"schema": "P", "fields": {"a": TOLD}}]}, "profiles[0].fields.a.value: it is missing"),
+        (
+            {"profiles": [{"schema": "P", "fields": {"a": {**TOLD, "value": 1, "at": "soon"}}}]},
+            "profiles[0].fields.a.at: expected a time as ISO 8601, got 'soon'",
+        ),
+        (
+            {"profiles": [{"schema": "P", "fields": {"a": {**TOLD, "value": {"b": 1 + 2j}}}}]},
+            "profiles[0]: a record holds only JSON values, and complex is not one",
+        ),
+        (
+            {"goals": [{**GOAL, "objectives": [{"description": "x"}, {"name": "y"}, "z"]}]},
+            "records[1].goals[0].objectives[1].description: it is missing. records[1].goals[0].objectives[2]: exp",
+        ),
+        ({"facts": [], "claim": "x", "origin": {"a": {1}}}, "records[1].facts: there is no such field"),
+        ({"claim": "Ada bakes", "origin": {"a": {1}}}, "a record holds only JSON values, and set is not one"),
+        ({"claim": "Ada bakes", "room_ids": [{"a": 1}]}, "records[1].room_ids: a list does not fit"),
+    ],
+    ids=repr,
+)
+def test_a_record_that_no_reader_could_use_is_a_mistake(given: dict[str, Any], mistake: str) -> None:
+    """And nothing of what stands beside it is written."""
+    known = memory()
+    with pytest.raises(ParameterError) as caught:
+        known.import_([{"entity_id": "ada", "claim": "Ada sails"}, {"entity_id": "ada", **given}])
+    assert mistake in str(caught.value)
+    assert known.facts("ada") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([{"entity_id": "ada"}], "records[0]: it has neither a claim nor a list"),
+        ({"entity_id": "ada", "agent_id": "sarah"}, "record: it has neither a claim nor a list"),
+        (
+            {"entity_id": "ada", "goals": [GOAL], "statuses": []},
+            "statuses: there is no such list. Did you mean 'status'?",
+        ),
+        (
+            {"entity_id": "ada", "goals": [{**GOAL, "stauts": "DONE"}]},
+            "goals[0].stauts: there is no such field. Did you",
+        ),
+    ],
+    ids=repr,
+)
+def test_what_an_import_leaves_out_is_reported(
+    given: Any, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without an error: a newer version may have written it."""
+    assert memory().import_(given) == ("goals" in given)
+    assert caplog.text.count(told) == 1
+
+
+def test_nothing_is_left_out_of_an_export(caplog: pytest.LogCaptureFixture) -> None:
+    export = lived().export("user-1")
+    known = memory()
+    known.import_([export, {key: value for key, value in export.items() if value}])
+    known.import_(known.export("nobody"))
+    assert not caplog.records
+
+
 def test_an_export_needs_none_of_its_empty_lists() -> None:
     known = memory()
     export = {key: value for key, value in known.export("ada").items() if value}

@@ -14,6 +14,7 @@ from langchain_core.messages.utils import message_chunk_to_message
 
 from arbiter.memory import Entity, ReflectionEvaluator
 from arbiter.memory.facts import _wishes
+from arbiter.memory.facts._knowledge import Knowledge
 from tests.memory.dialogue_support import Chat, fact, status
 from tests.memory.test_talks import Talk, says
 from tests.scripted import ScriptedTools, tool_call
@@ -390,6 +391,23 @@ async def test_a_claim_with_the_id_of_another_fact_is_compared_and_does_not_coun
     assert len(chat.compared) == 1
 
 
+async def test_the_fact_that_a_claim_names_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: list[Any] = []
+    chat = Sloppy(("a cat", says(CAT)), ("Well", says("User has a dog")), shape=named_as(known))
+    await talk(chat, "I have a cat")
+    known += await chat.facts()
+    read: list[str] = []
+    find = Knowledge.find
+
+    async def counted(knowledge: Knowledge, candidate: Any, id: str) -> Any:
+        read.append(id)
+        return await find(knowledge, candidate, id)
+
+    monkeypatch.setattr(Knowledge, "find", counted)
+    await chat.say("Well, ...", id="m1")
+    assert read == [known[0].id]
+
+
 async def test_a_fact_that_is_named_in_another_language_counts_again() -> None:
     known: list[Any] = []
     hears = ("a cat", says(CAT)), ("猫", says("用户有一只猫"))
@@ -623,6 +641,18 @@ async def test_a_second_answer_that_is_complete_counts_alone() -> None:
     chat.model.answers[:] = answers
     await talk(chat, "I have a cat and a dog")
     assert await chat.known() == [CAT, "User has a dog"]
+
+
+async def test_an_answer_whose_lost_end_has_a_wish_in_words_of_no_table_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    chat = Sloppy(("a cat", says(CAT)), ("Strike", says("User has a dog", forget=["cat"])), shape=json.dumps)
+    await talk(chat, "I have a cat")
+    chat.shape = lambda answer: json.dumps(answer).partition('"message_id"')[0]
+    await chat.say("Strike my animal from your notes, I have a dog", id="m1")
+    assert await chat.known() == [CAT, "User has a dog"]
+    assert "is cut off" in caplog.text
+    assert "Let the model write more tokens" in caplog.text
 
 
 async def test_an_answer_that_is_cut_off_may_lack_a_wish_and_is_asked_for_again() -> None:

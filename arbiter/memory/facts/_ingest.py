@@ -80,6 +80,8 @@ class Ingestion:
         self.scopes = self.writer.scopes
         self.ending: dict[str, Known] = {}
         """By the ids of claims, the facts that they say again and that a plan is to replace."""
+        self.named: dict[str, Known] = {}
+        """By the ids of claims, the facts that the model says they repeat."""
 
     async def run(self, claims: Sequence[Claim], names: Sequence[Introduction] = ()) -> Ingested:
         intake, claims = self.intake, self._bounded(claims)
@@ -134,6 +136,8 @@ class Ingestion:
                     await self.writer.mention(known, candidate)
             elif not repeats:
                 fresh.append(await self.knowledge.of_generation(candidate, generation))
+                if named is not None:
+                    self.named[fresh[-1].id] = named
         await self._take_all(fresh)
 
     def _can_ask(self) -> bool:
@@ -215,7 +219,7 @@ class Ingestion:
                 judged.against.append((again, "duplicate"))
                 asked += [(judged, plan) for plan in await self._plans_after(again.fact, judged.candidate)]
                 continue
-            for known in await self.knowledge.similar(judged.candidate):
+            for known in await self.knowledge.similar(judged.candidate, self.named.get(judged.candidate.id)):
                 decided = self._decided(known.fact, judged.candidate)
                 if decided is not None:
                     judged.against.append((known, decided))

@@ -162,9 +162,9 @@ class Knowledge:
         ns = namespace(self.agent_id, known.kind, scope)
         await self.store.aupdate(ns, known.fact.id, lambda value: None)
 
-    async def similar(self, candidate: Candidate) -> list[Known]:
-        """The records that may relate to a claim: those whose message it corrects, then the most similar ones of
-        the same subject; without embeddings also the newest."""
+    async def similar(self, candidate: Candidate, named: Known | None = None) -> list[Known]:
+        """The records that may relate to a claim: the one that the model has `named`, those whose message it corrects,
+        then the most similar ones of the same subject; without embeddings also the newest."""
         if candidate.claim.type == "opinion":
             return []
         rules = self.rules
@@ -200,7 +200,7 @@ class Knowledge:
                     fact = Fact.from_value(entry.value)
                     seen = fact.last_seen_at.timestamp()
                     listed.append((_RECENT, seen, Known(kind=kind, fact=fact, guessed=True)))
-        if (named := await self.named(candidate)) is not None:
+        if named is not None:
             listed.append((_NAMED, 0.0, named))
         similar: dict[str, Known] = {}
         for _, _, known in sorted(listed, key=lambda one: one[:2], reverse=True):

@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WrapValidator, create_model
 
 from arbiter._values.kinds import is_list, is_mapping
 from arbiter.errors import ParameterError
-from arbiter.memory._records import Claim, Fact, Records, Visibility, time_of, with_short_ids
+from arbiter.memory._records import Claim, Fact, Record, Records, Visibility, time_of, with_short_ids
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._extraction import Texts
@@ -41,7 +41,6 @@ LONGEST = 2_000
 _MOST_SOURCES = 100
 _CHOICES = ("enum", "literal_error")
 """Mistakes of pydantic in a value that is none of its choices."""
-_PARTS = {"value", "at", "source_message_ids", "room_ids", "visibility"}
 _OWN = ("subject", "source_message_ids")
 """Names in an answer that say whom the fields are about and which messages tell them."""
 
@@ -201,6 +200,16 @@ def updates_in(answer: BaseModel, schemas: Sequence[Schema]) -> list[Update]:
 
 
 # The records --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling(Record):
+    """What a record has of a field beside its value, which is any JSON."""
+
+    at: datetime
+    source_message_ids: tuple[str, ...]
+    room_ids: tuple[str, ...]
+    visibility: Visibility
 
 
 class Profiles(Records):
@@ -384,7 +393,7 @@ def _fields(value: Value | None) -> dict[str, dict[str, Any]]:
     return {
         name: {**field, "source_message_ids": with_short_ids(field["source_message_ids"])}
         for name, field in fields.items()
-        if isinstance(field, dict) and field.keys() >= _PARTS
+        if isinstance(field, dict) and "value" in field and Telling.read(cast(Value, field)) is not None
     }
 
 
