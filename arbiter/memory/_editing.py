@@ -105,6 +105,10 @@ class Editing:
         except (TypeError, ValueError):
             problem = f"expected a datetime, got {claim.valid_from!r:.80}."
             raise ParameterError("remember", "valid_from", problem) from None
+        if (wrong := wrong_text(claim)) is not None:
+            raise ParameterError(
+                "remember", wrong, f"expected a text, not longer than {LONGEST:,} characters."
+            )
         said = HumanMessage(claim.claim, id=short_id(source or str(uuid4())))
         claim = replace(claim, valid_from=since, source_message_ids=(str(said.id),))
         ingested, fact = await self.state(

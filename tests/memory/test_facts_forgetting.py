@@ -74,6 +74,17 @@ async def test_a_query_searches_all_fields_of_a_fact() -> None:
     assert "eattle" not in await room.dump()
 
 
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [("cat", 0), (".", 0), ("school", 1), ("educ", 1), ("education.school", 1), ("学校", 1)],
+)
+async def test_a_query_searches_the_words_of_a_slot_from_their_beginnings(query: str, count: int) -> None:
+    """A cat is in no education."""
+    room = Room()
+    await room.hears("a", claim("User is at MIT", slot="education.school.学校"))
+    assert await room.learned.forget("user-1", query) == count
+
+
 async def test_superseded_facts_are_returned_for_any_state() -> None:
     """Also statuses that have been superseded, and would no longer be believed."""
     room = Room(None, relations("supersedes"))

@@ -147,6 +147,19 @@ def test_the_model_sees_the_fields_and_what_they_mean() -> None:
     assert all(word in shop.model.prompt() for word in ("Where they live.", "vegetarian", "profiles"))
 
 
+def test_the_model_sees_the_known_parts_of_a_nested_model_and_is_asked_for_all_of_them() -> None:
+    """A new value replaces the earlier one."""
+    shop = Shop(
+        said(UserProfile={"works_at": {"city": "Oslo"}}),
+        said(UserProfile={"works_at": {"city": "Oslo", "street": "Mill Lane"}}),
+    )
+    shop.hears("I work in Oslo")
+    shop.hears("In Mill Lane", "m2")
+    assert 'UserProfile.works_at: {"city": "Oslo"' in shop.model.prompt()
+    assert "a list or an object is given whole" in shop.model.prompt()
+    assert shop.profile().works_at == Address(city="Oslo", street="Mill Lane")
+
+
 def test_the_schema_of_an_answer_is_made_once() -> None:
     """It takes many times as long as the rest of the turn."""
     made: list[type[BaseModel]] = []
@@ -196,12 +209,26 @@ class Size(Enum):
     LARGE = "L"
 
 
+class Shoe(BaseModel):
+    kind: Literal["low", "high"]
+    sizes: list[Size] = []
+
+
+class Boot(BaseModel):
+    kind: Literal["Low", "High"]
+    height: int
+
+
 class Wardrobe(BaseModel):
     size: Size | None = None
     fit: Literal["slim", "wide"] | None = None
     colours: list[Literal["red", "blue"]] = []
     number: Literal[1, 2] | None = None
     unit: Literal["mm", "Mm"] | None = None
+    best: Shoe | None = None
+    shoes: list[Shoe] = []
+    by_day: dict[str, Shoe] = {}
+    either: Shoe | Boot | None = None
 
 
 @pytest.mark.parametrize(
@@ -213,6 +240,12 @@ class Wardrobe(BaseModel):
         ({"colours": ["Red", "Green"], "number": "One", "size": "s"}, {"size": "S"}),
         ({"size": {"L": "l"}, "fit": ["Wide"]}, {}),
         ({"unit": "MM", "fit": "WIDE"}, {"fit": "wide"}),
+        ({"best": {"kind": "Low", "sizes": ["s", "L"]}}, {"best": {"kind": "low", "sizes": ["S", "L"]}}),
+        ({"shoes": [{"kind": "low"}, {"kind": "HIGH"}]}, {"shoes": [{"kind": "low"}, {"kind": "high"}]}),
+        ({"by_day": {"Mo": {"kind": "High"}}}, {"by_day": {"Mo": {"kind": "high"}}}),
+        ({"shoes": [{"kind": "clog"}], "best": {"kind": "Low"}}, {"best": {"kind": "low"}}),
+        ({"either": {"kind": "HIGH", "height": "x", "sizes": 3}, "fit": "Slim"}, {"fit": "slim"}),
+        ({"either": {"kind": "HIGH", "height": 3, "sizes": 3}}, {"either": {"kind": "High", "height": 3}}),
     ],
 )
 def test_a_choice_is_read_in_any_case(given: Any, kept: Any) -> None:
@@ -272,6 +305,38 @@ def test_users_cannot_fill_another_persons_profile() -> None:
     shop.cycle.memory.register_entity("bob", "Bob")
     assert shop.hears("Bob lives in Rome, I live in Oslo")["dropped_invalid"] == 1
     assert (shop.profile("bob"), shop.profile().city) == (UserProfile(), "Oslo")
+
+
+class Pupil(BaseModel):
+    education: str | None = None
+    preferred_location: str | None = None
+    pets: list[str] = []
+    homeCity: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("query", "gone"),
+    [("cat", ["pets"]), ("loc", ["preferred_location"]), ("home", ["homeCity"]), ("city", ["homeCity"])],
+)
+def test_a_query_forgets_fields_by_the_beginnings_of_words_in_their_names(
+    query: str, gone: list[str]
+) -> None:
+    """A cat is in no education, and in no location."""
+    told = {"education": "MIT", "preferred_location": "Rome", "pets": ["a cat"], "homeCity": "Bern"}
+    claims = [
+        {"claim": "Ada is at MIT", "type": "fact", "slot": "education"},
+        {"claim": "Ada likes Rome", "type": "fact", "slot": "location.best"},
+        {"claim": "Ada is in Bern", "type": "fact"},
+        {"claim": "Ada has a cat", "type": "fact", "slot": "pet"},
+    ]
+    shop = Shop(json.dumps({"claims": claims, "profiles": {"Pupil": told}}), schemas=[Pupil])
+    shop.hears("I study at MIT, like Rome, live in Bern and have a cat")
+    shop.cycle.memory.forget("ada", query)
+    left = shop.cycle.memory.profile("ada", Pupil).model_dump(exclude_defaults=True)
+    assert [*told.keys() - left.keys()] == gone
+    kept = {fact.slot for fact in shop.cycle.memory.facts("ada")} - {None}
+    lost = {"cat": "pet", "loc": "location.best"}.get(query)
+    assert kept == {"education", "location.best", "pet"} - {lost}
 
 
 # Privacy ------------------------------------------------------------------------------------------

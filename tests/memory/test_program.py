@@ -152,6 +152,8 @@ def test_what_a_program_remembers_is_a_fact_like_any_other(any_store: BaseStore,
         ("Sarah is a baker", {}, "the agent's own bio says it"),
         ("x" * 2001, {}, "longer than 2,000 characters"),
         (" ", {}, "expected a non-empty text"),
+        ("Ada bakes", {"slot": 3}, "slot: expected a text"),
+        ("Ada bakes", {"value": "x" * 2001}, "value: expected a text, not longer than 2,000 characters"),
         ("Ada bakes", {"type": "rumour"}, "expected one of 'fact', 'status', 'opinion', got 'rumour'"),
     ],
 )

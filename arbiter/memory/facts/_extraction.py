@@ -431,7 +431,8 @@ _CHAINING = (
 )
 _PROFILES = (
     "Also fill in the profiles of the new messages' speakers. Under profiles, each profile has the fields that the new "
-    "messages tell, and no others; a list is given whole, with its known members. Leave subject out for the user. "
+    "messages tell, and no others; a list or an object is given whole, with its known members that still hold. Leave "
+    "subject out for the user. "
     "What the user wants forgotten may be a field of these profiles; its id is its name as it is listed: Profile.field."
 )
 

@@ -15,7 +15,7 @@ from arbiter.memory.facts._bin import Bin, empty_bins
 from arbiter.memory.facts._changes import OPEN, as_of_now, may_be_used, put_away
 from arbiter.memory.facts._forgetting import Forgetting, Forgotten, Wanted, told_about_others
 from arbiter.memory.facts._ingest import Ingestion
-from arbiter.memory.facts._normal import sought
+from arbiter.memory.facts._normal import begins_word, sought
 from arbiter.memory.facts._own_names import Introduction
 from arbiter.memory.facts._profiles import Profiles
 from arbiter.memory.facts._rules import FactRules, weight
@@ -217,9 +217,13 @@ class FactStore:
             wanted = Wanted(fact=lambda fact: fact.id == id)
         elif query is not None:
             part = sought(query)
+
+            def mentions(text: str, name: str) -> bool:
+                return part in sought(text) or begins_word(part, name)
+
             wanted = Wanted(
-                fact=lambda fact: any(part in sought(text) for text in _texts(fact, entity_id)),
-                text=lambda folded: part in folded,
+                fact=lambda fact: any(mentions(text, fact.slot or "") for text in _texts(fact, entity_id)),
+                text=mentions,
             )
         else:
             wanted = Wanted(fact=lambda fact: True, everything=self.clock())
@@ -262,7 +266,7 @@ class FactStore:
 
 def _texts(fact: Fact, entity_id: str) -> Iterable[str]:
     subject = fact.subject if fact.subject != entity_id else None
-    return filter(None, (fact.claim, fact.value, fact.slot, subject))
+    return filter(None, (fact.claim, fact.value, subject))
 
 
 def _facts_of(entries: Iterable[Entry], as_of: datetime | None) -> list[Fact]:

@@ -20,7 +20,7 @@ from arbiter.memory._tombstones import Before, Forgettings, Tombstones
 from arbiter.memory._turns import AT_WORK
 from arbiter.memory.facts._bin import Bin, Binned, empty_bins
 from arbiter.memory.facts._changes import OPEN, links_of, unlinked
-from arbiter.memory.facts._normal import FactIds, sought
+from arbiter.memory.facts._normal import FactIds, begins_word, sought
 from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.facts._profiles import Profiles, StoredField, left_of, listed_as
 from arbiter.memory.facts._rules import FactRules
@@ -42,8 +42,8 @@ class Forgotten(int):
 class Wanted:
     """The selection to forget.
 
-    `fact` selects facts, `text` what else mentions them, by its form in `sought`: thoughts, tags and metadata of
-    relationships. `fields` are those of profiles, as "UserProfile.city".
+    `fact` selects facts, `text` what else mentions them, by a text and the name of its field, if it has one: thoughts,
+    tags and metadata of relationships, and profiles. `fields` are those of profiles, as "UserProfile.city".
     `messages` are buried, by room, and `asked` are messages whose thoughts go. If nothing is `named` but messages of
     which nothing was learned, unread ones of other threads are learned from as before. With `told`, facts that the
     entity alone has told about others are looked at too. `everything` is the time of a wish to forget all:
@@ -52,7 +52,7 @@ class Wanted:
     """
 
     fact: Callable[[Fact], bool]
-    text: Callable[[str], bool] = lambda text: False
+    text: Callable[[str, str], bool] = lambda text, name: False
     fields: Collection[str] = ()
     messages: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
     asked: Collection[str] = ()
@@ -267,7 +267,7 @@ class Forgetting:
 
         def is_meant(thought: Thought) -> bool:
             takes_part = self.entity_id in thought.entity_ids or not thought.entity_ids
-            return takes_part and (wanted.everything is not None or mentions(thought.text))
+            return takes_part and (wanted.everything is not None or mentions(thought.text, ""))
 
         found: list[tuple[Namespace, str, Value]] = []
         for room_id in dict.fromkeys([*rooms, *visited]):
@@ -302,8 +302,9 @@ class Forgetting:
             source, target = str(each.value.get("source")), str(each.value.get("target"))
             await related.update(each.key, source, target, change)
 
-    def _mentions(self, wanted: Wanted) -> Callable[[str], bool]:
-        """A test for texts that mention what was forgotten. The words are compared now and kept nowhere."""
+    def _mentions(self, wanted: Wanted) -> Callable[[str, str], bool]:
+        """A test for texts, under a name or "", that mention what was forgotten. The words are compared now and kept
+        nowhere."""
         parts = {
             sought(part)
             for fact in self.gone.values()
@@ -311,9 +312,9 @@ class Forgetting:
             if len(part.strip()) >= _SHORTEST
         }
 
-        def mentions(text: str) -> bool:
+        def mentions(text: str, name: str) -> bool:
             here = sought(text)
-            return wanted.text(here) or any(part in here for part in parts)
+            return wanted.text(text, name) or any(part in here or begins_word(part, name) for part in parts)
 
         return mentions
 
@@ -388,13 +389,13 @@ async def told_about_others(
     return found
 
 
-def _without(value: Value, unwanted: Callable[[str], bool]) -> Value:
+def _without(value: Value, unwanted: Callable[[str, str], bool]) -> Value:
     """A relationship without the tags and metadata whose texts are `unwanted`."""
     known = Relationship.read(value)
     if known is None:
         return value
-    tags = tuple(tag for tag in known.tags if not unwanted(tag.replace("_", " ")))
-    metadata = {key: part for key, part in known.metadata.items() if not unwanted(f"{key}: {part}")}
+    tags = tuple(tag for tag in known.tags if not unwanted(tag.replace("_", " "), ""))
+    metadata = {key: part for key, part in known.metadata.items() if not unwanted(str(part), key)}
     changed = replace(
         known,
         tags=tags,

@@ -13,6 +13,7 @@ from arbiter.memory._records import Records
 from arbiter.redaction._texts import bare
 
 _OF_FACTS = "facts"
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -28,6 +29,13 @@ def normal_form(claim: str) -> str:
 def sought(text: str) -> str:
     """A text in the form in which it is looked for in others."""
     return folded_text(text).replace("\u2019", "'")
+
+
+def begins_word(part: str, name: str) -> bool:
+    """True if a word in the name of a slot or a field begins with a sought text: "employ" in `job.employer`, but "cat"
+    not in `education`."""
+    words = sought(_HUMP.sub(" ", name))
+    return re.search(f"(?<![a-z0-9]){re.escape(part)}", words) is not None
 
 
 def caseless(text: str) -> str:

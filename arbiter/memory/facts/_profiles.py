@@ -24,7 +24,7 @@ from arbiter.memory._records import Claim, Fact, Record, Records, Visibility, ti
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._extraction import Texts
-from arbiter.memory.facts._normal import caseless, sought
+from arbiter.memory.facts._normal import caseless
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.facts._rules import VISIBILITIES, FactRules
 from arbiter.memory.stores import MemoryStore, Value
@@ -315,7 +315,7 @@ def left_of(
     gone: Collection[Fact],
     kept: Collection[Fact],
     messages: Collection[str],
-    unwanted: Callable[[str], bool],
+    unwanted: Callable[[str, str], bool],
 ) -> StoredField | None:
     """A field without what has an unwanted text or states one of the facts that are `gone`: without some parts of
     a list, or None.
@@ -326,7 +326,7 @@ def left_of(
     told = not {*messages}.isdisjoint(field["source_message_ids"])
 
     def is_forgotten(value: Any) -> bool:
-        if unwanted(sought(f"{name}: {_text(value)}")) or any(_states(value, fact) for fact in gone):
+        if unwanted(_text(value), name) or any(_states(value, fact) for fact in gone):
             return True
         return told and not any(_states(value, fact) for fact in kept)
 
@@ -399,14 +399,15 @@ def _fields(value: Value | None) -> dict[str, dict[str, Any]]:
 
 def _valid(schema: type[P], current: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[P, set[str]]:
     """The profile with the new values, and the names of those that do not fit."""
-    good, wrong = dict(new), set[str]()
+    good, wrong, is_spelt = dict(new), set[str](), False
     known = {name: value for name, value in current.items() if name in schema.model_fields}
     while True:
         try:
             return schema.model_validate({**known, **good}), wrong
         except ValidationError as error:
-            if (spelt := _as_spelt(good, error)) != good:
-                good = spelt
+            # Once: the members of a union may spell a choice in two ways.
+            if not is_spelt and (spelt := _as_spelt(good, error)) != good:
+                good, is_spelt = spelt, True
                 continue
             bad = {str(mistake["loc"][0]) for mistake in error.errors() if mistake["loc"]}
             # A mistake of the whole model is blamed on the new values, and on the known ones if there are no new.
@@ -422,14 +423,20 @@ def _as_spelt(values: Mapping[str, Any], error: ValidationError) -> dict[str, An
     for mistake in error.errors():
         expected = mistake.get("ctx", {}).get("expected") if mistake["type"] in _CHOICES else None
         given, choices = caseless(str(mistake["input"])), re.findall("'([^']*)'", str(expected))
-        match mistake["loc"], [choice for choice in choices if caseless(choice) == given]:
-            case (str(name),), [choice] if name in found:
-                found[name] = choice
-            case (str(name), int(place)), [choice] if isinstance(found.get(name), list):
-                found[name] = [*found[name][:place], choice, *found[name][place + 1 :]]
-            case _:
-                pass
+        meant = [choice for choice in choices if caseless(choice) == given]
+        if len(meant) == 1:
+            found = _with(found, mistake["loc"], meant[0])
     return found
+
+
+def _with(value: Any, place: Sequence[int | str], part: Any) -> Any:
+    """A copy of the value with another part at that place, of which pydantic writes the members of unions, too."""
+    at, *rest = place
+    if is_mapping(value) and at in value:
+        return {**value, at: _with(value[at], rest, part) if rest else part}
+    if is_list(value) and isinstance(at, int) and at < len(value):
+        return [*value[:at], _with(value[at], rest, part) if rest else part, *value[at + 1 :]]
+    return _with(value, rest, part) if rest else value
 
 
 def _told_again(
