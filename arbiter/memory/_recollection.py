@@ -343,12 +343,13 @@ class Memory:
     async def aforget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> Forgotten:
         """Delete the facts about an entity for good, or for `FactRules.undo_within`.
 
-        With `query` the facts whose claim, value or subject contains it in any case are deleted, and those with a
-        word in their slot that begins with it; with `id` that one fact, with neither all. Their vectors, the facts derived from them, the thoughts that rest on them, and their
-        mentions in tags and metadata of relationships are deleted too. Deleting all facts also deletes every
-        relationship from and to the entity, and the thoughts about conversations that it took part in. Unless all
-        is deleted, threads of the entity that wait in this process are read first, for at most `handler_timeout_s` of
-        the cycle: they might teach it again.
+        With `query` the facts whose claim, value or subject contains it in any case are deleted, and those
+        with a word in their slot that begins with it; with `id` that one fact, with neither all. Their
+        vectors, the facts derived from them, the thoughts that rest on them, and their mentions in tags and
+        metadata of relationships are deleted too. Deleting all facts also deletes every relationship from and
+        to the entity, and the thoughts about conversations that it took part in. Unless all is deleted,
+        threads of the entity that wait in this process are read first, for at most `handler_timeout_s` of the
+        cycle: they might teach it again.
 
         Returns how many facts were deleted; the number has an `id` for `undo`. The messages that said a
         deleted fact teach it no more; a later message can. Goals and registered names stay, because the

@@ -165,12 +165,23 @@ _PAPERS = (
     "driving licen", "identity card", "id card", "personal id", "steuer-id", "steuerid", "dni", "nie", "bsn", "cpf",
     "curp", "bank account", "personalausweis", "reisepass", "pasaporte", "passeport", "passapor", "паспорт",
 )  # fmt: skip
-_TOLD = re.compile(
-    rf"""\b(?:{"|".join(_PAPERS)})\w{{0,12}}[\s:#'"]{{0,4}}(?:(?:number|no\.?|nr\.?|code|nummer)[\s:#'"=]{{0,4}})?"""
-    r"""(?:(?:is|was|ist|es|est|è)\b[\s:#'"=]{0,4})?"""
-    r"""(?=[A-Z0-9 .-]{0,40}\d{3}|(?:[A-Z]{0,8}\d){3})(?P<secret>[A-Z0-9][A-Z0-9 .-]{4,40}[A-Z0-9])""",
+_NAMED = re.compile(
+    rf"""\b(?:{"|".join(_PAPERS)})[^\W\d]{{0,12}}(?=[\s:#'"=(]{{0,4}}[\w .:#'"=-]{{0,60}}(?P<beyond>))""",
     re.IGNORECASE,
 )
+_NUMBER = re.compile(
+    r"(?<!\w)(?:(?!is|es|no|nr)[A-Z]{1,2}[ .-])?(?P<bare>[A-Z]{0,5}[0-9][A-Z0-9]*"
+    r"(?:[ .-]{1,2}(?:[A-Z]{0,3}[0-9][A-Z0-9]*|[A-Z](?![A-Z0-9])))*)",
+    re.IGNORECASE,
+)
+_TIME = re.compile(r"(?:19|20)\d\d(?:([-./ ])\d\d?\1\d\d?)?|\d\d?([-./ ])\d\d?\2(?:19|20)\d\d")
+_WORD = re.compile(r"\w+")
+_LINKS = frozenset(("number", "no", "nr", "code", "nummer", "is", "was", "ist", "lautet", "es", "est", "è"))
+_LONGEST = 40
+_SURE = 8
+"""Digits that are the number of a paper, whatever is between them and its name: amounts and years have fewer."""
+_MIXED, _SURE_MIXED = re.compile(r"[A-Z][0-9]|[0-9][A-Z]", re.IGNORECASE), 5
+"""The same together with letters."""
 
 
 def papers_in(text: str, folded: str, digits: int) -> Iterator[tuple[int, int]]:
@@ -182,5 +193,20 @@ def papers_in(text: str, folded: str, digits: int) -> Iterator[tuple[int, int]]:
         for match in _PAN.finditer(text):
             yield match.span()
     if digits >= 3 and any(map(folded.__contains__, _PAPERS)):
-        for match in _TOLD.finditer(text):
-            yield match.span("secret")
+        for match in _NAMED.finditer(text):
+            begin, end = match.end(), match.start("beyond")
+            said = text[begin : end + _LONGEST]
+            for number in _NUMBER.finditer(said):
+                if begin + number.start() < end and _is_of_paper(number, said[: number.start()]):
+                    yield begin + number.start(), begin + number.end()
+                    break
+
+
+def _is_of_paper(number: re.Match[str], between: str) -> bool:
+    """True if a number is that of a paper, and no year, date or amount. `between` it and the paper's name are words."""
+    if _TIME.fullmatch(number["bare"]):
+        return False
+    digits = digits_in(number[0])
+    if not {*_WORD.findall(between.lower())[-1:]} - _LINKS:
+        return len(number["bare"]) >= 6 and digits >= 3
+    return digits >= (_SURE_MIXED if _MIXED.search(number[0]) else _SURE)

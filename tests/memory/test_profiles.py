@@ -311,7 +311,7 @@ class Pupil(BaseModel):
     education: str | None = None
     preferred_location: str | None = None
     pets: list[str] = []
-    homeCity: str | None = None
+    homeCity: str | None = None  # noqa: N815 (programs have such names, too)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,13 @@ TOLD = (
     "what I said about hunter2x9, it is my password",
     "My PIN code is zq81kk",
     "Personalausweis L01X00T47",
+    "Mein Reisepass hat die Nummer C01X00T47",
+    "passport from Germany with C01X00T47",
+    "my passport (C01X00T47) is new",
+    "passport123456789",
+    "passport_number=K123456",
+    "Passport that I have had for a good many years by now is 12345678901234567890",
+    "passeport numéro 12AB34567",
     "login: bob / Tr0ub4dor",
     "Login is bob@example.com / Tr0ub4dor&3",
     "user: bob | s3cretS3cret",
@@ -255,6 +262,21 @@ TOKENS = (
     "PGPASSWORD=hunter2 psql", "host=db password=hunter2 user=bob", "https://x/?access_token=abc123def&y=1",
     "AccountName=x;AccountKey=Zm9vYmFyZm9v12==;EndpointSuffix=core", "--api-key=abc-123",
 )  # fmt: skip
+PAPERS_WITHOUT_NUMBER = (
+    "My passport expired in 2021",
+    "My passport is valid until 2031",
+    "My passport expires on 12.05.2027",
+    "our dni expired on 2024-01-02",
+    "I renewed my passport for 120 euros",
+    "passport renewal takes 8 to 12 weeks and costs 130 pounds",
+    "my bank account has 2500 euros",
+    "I lost my driving licence in May 2024",
+    "My driver license test is at 1030",
+    "The NHS has 1500000 employees",
+    "Mein Personalausweis ist seit 2020 abgelaufen",
+    "Mi pasaporte caduca en 2030",
+    "I have had 3 passports since 1990",
+)
 ALL = ("secrets", "cards", "papers", "spoken")
 OURS = SecretRedactor(ALL)
 
@@ -335,9 +357,22 @@ def test_what_follows_a_secret_in_a_log_stays(text: str) -> None:
     assert OURS.redact(text) == text.replace("hunter22", "[secret: spoken]")
 
 
-@pytest.mark.parametrize("text", [*HARMLESS, *NOT_TOLD])
+@pytest.mark.parametrize("text", [*HARMLESS, *NOT_TOLD, *PAPERS_WITHOUT_NUMBER])
 def test_a_text_without_a_secret_stays_as_it_is(text: str) -> None:
     assert OURS.redact(text) is text
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("my passport is X1234567 and I live in Oslo", "my passport is {} and I live in Oslo"),
+        ("Passport PA 12345678 valid until 2031", "Passport {} valid until 2031"),
+        ("My driver's license: S123-4567-8901 thanks", "My driver's license: {} thanks"),
+        ("NHS number 943 476 5919 since 1990", "NHS number {} since 1990"),
+    ],
+)
+def test_what_stands_around_the_number_of_a_paper_stays(text: str, left: str) -> None:
+    assert OURS.redact(text) == left.format("[secret: papers]")
 
 
 @pytest.mark.parametrize("line", TOLD_CODES.strip().splitlines())
