@@ -312,6 +312,10 @@ WISHES: dict[str, Callable[[str], Any]] = {
     "in capitals": lambda id: [id.upper()],
     "shortened": lambda id: [id[:8]],
     "under ids": lambda id: {"ids": [id]},
+    "several in one": lambda id: [{"id": [id, "m1"], "message_id": "m1"}],
+    "several under ids": lambda id: [{"ids": ["unlisted", id], "messageId": "m1"}],
+    "several as a text": lambda id: [{"fact_ids": json.dumps([id])}],
+    "several beside null": lambda id: {"id": None, "known_facts": [id], "message_ids": ["m1"]},
     "a longer key": lambda id: [{"fact_id": id, "message_id": "m1"}],
     "another key": lambda id: [{"fact": id, "message_id": "m1"}],
     "the words under a key of their own": lambda id: [{"claim": CAT, "message_id": "m1"}],
@@ -441,6 +445,15 @@ async def test_a_message_that_takes_itself_back_may_be_named_by_its_id_alone() -
 
     chat = Sloppy(("cat", says(CAT, off=["cat"])), shape=shape)
     await talk(chat, "I have a cat, but that is nobody's business")
+    assert await chat.known() == []
+
+
+async def test_messages_of_one_request_are_all_off_the_record() -> None:
+    def shape(answer: Answer) -> Answer:
+        return answer if answer["claims"] else {**answer, "off_record": {"message_ids": ["m0", "m1"]}}
+
+    chat = Sloppy(("cat", says(CAT)), ("dog", says("User has a dog")), shape=shape)
+    await talk(chat, "I have a cat", "And a dog", "That was for your ears only")
     assert await chat.known() == []
 
 

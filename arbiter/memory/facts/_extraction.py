@@ -233,9 +233,21 @@ def _a_message(given: Any) -> Any:
     return {"id": said.get("message_id"), **said}
 
 
+def _requests(given: Any) -> list[Any]:
+    """One request for each id: a model may name several in one."""
+    found: list[Any] = []
+    for item in _listed(given):
+        said = in_snake_case(item) if is_mapping(item) else {}
+        ids = next((_told(said[key]) for key in _SEVERAL if said.get(key) is not None), "")
+        found += [{**said, "id": each} for each in ids] if is_listing(ids) else [item]
+    return found
+
+
+_SEVERAL = (*_IDS, *(f"{key}s" for key in _IDS), "message_ids")
+
+
 def _listed(given: Any) -> list[Any]:
-    told = _told(given)
-    items = _told(told.get("ids", told)) if is_mapping(told) else told
+    items = _told(given)
     return [*items] if is_listing(items) else [items]
 
 
@@ -301,10 +313,10 @@ class Remarks(BaseModel):
     """What the new messages say beside claims: what is to be forgotten, and names. A part that cannot be read is as if
     it were not there."""
 
-    forget: Annotated[list[Asked], TOLERANT, BeforeValidator(_listed)] = Field(
+    forget: Annotated[list[Asked], TOLERANT, BeforeValidator(_requests)] = Field(
         default_factory=list[Request], description="Known facts that are to be forgotten."
     )
-    off_record: Annotated[list[Taken], TOLERANT, BeforeValidator(_listed)] = Field(
+    off_record: Annotated[list[Taken], TOLERANT, BeforeValidator(_requests)] = Field(
         default_factory=list[Request], description="Messages that are not to be remembered."
     )
     forget_everything: Annotated[bool | None, BeforeValidator(_decision)] = Field(
