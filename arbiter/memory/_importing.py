@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from arbiter._values.kinds import is_list, is_listing, is_mapping
 from arbiter._values.parameters import is_several
@@ -213,9 +213,9 @@ class Import:
             if wrong:
                 return
             record = cls.from_value(given)
-            for name in given.keys() - cls.__dataclass_fields__.keys():
-                known = nearest(name[:80], cls.__dataclass_fields__)
-                self.unknown.append(f"{where}.{name[:80]}: there is no such field.{known}")
+            known = [part.name for part in fields(cast(Any, cls))]
+            for name in [name[:80] for name in given if name not in known]:
+                self.unknown.append(f"{where}.{name}: there is no such field.{nearest(name, known)}")
         if (problem := self._refused(kind, record, given)) is not None:
             self.mistakes.append(f"{where}{problem}.")
             return
@@ -390,9 +390,9 @@ def _unreadable(kind: str, value: Value) -> str | None:
     if kind == "tombstones":
         parts[""] = Since, value
     elif kind == PROFILES:
-        if not is_mapping(fields := value.get("fields")):
+        if not is_mapping(told := value.get("fields")):
             return ".fields: expected a mapping of fields"
-        parts = {f".fields.{name}": (Telling, field) for name, field in fields.items()}
+        parts = {f".fields.{name}": (Telling, field) for name, field in told.items()}
     elif kind == OwnNames.kind:
         if not is_listing(names := value.get(OwnNames.field)):
             return f".{OwnNames.field}: expected a list of names"

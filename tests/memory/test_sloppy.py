@@ -696,8 +696,20 @@ async def test_an_answer_that_is_cut_off_may_lack_a_wish_and_is_asked_for_again(
         *((each, "2027-05-01") for each in ("20270501", "2027-05-01T00:00", "~2027-05", "from 2027-05 on")),
         *(
             (each, "2027-01-01")
-            for each in ("2027-XX-XX", "summer 2027", "maybe 2027", "2027-Q2", "05/01/2027")
+            for each in (
+                "2027-XX-XX",
+                "maybe 2027",
+                "05/01/2027",
+                "early 2027",
+                "2027-H1",
+                "weekends of 2027",
+            )
         ),
+        *((each, "2027-04-01") for each in ("2027-Q2", "Q2/2027", "2027Q2", "q2 of 2027")),
+        *((each, "2027-06-01") for each in ("summer 2027", "Summer of 2027", "in the summer, 2027")),
+        *((each, "2027-12-01") for each in ("end of 2027", "Winter 2027", "Christmas 2027")),
+        ("summer 2026", "2026-06-01"),
+        ("end of May 2026", "2026-05-01"),
     ],
 )
 async def test_a_plan_with_a_date_in_another_form_is_not_taken_for_the_present(

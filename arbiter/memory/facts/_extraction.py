@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from functools import partial
 from typing import Annotated, Any, get_args
 
@@ -41,39 +41,58 @@ _MONTH = rf"\b(?!maybe)(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?"
 _PARTS = (
     re.compile(rf"(?:\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? )?{_MONTH},? {_YEAR}"),
     re.compile(rf"{_MONTH} (?P<day>\d{{1,2}})(?:st|nd|rd|th)?,? {_YEAR}"),
-    re.compile(rf"(?<![\d/])(?:(?P<day>\d{{1,2}})\.)?(?P<month>\d{{1,2}})[./]{_YEAR}"),
+    re.compile(rf"(?<![\d/a-z])(?:(?P<day>\d{{1,2}})\.)?(?P<month>\d{{1,2}})[./]{_YEAR}"),
     re.compile(rf"{_YEAR}(?:[-/.年](?P<month>\d{{1,2}})(?!\d)(?:[-/.月](?P<day>\d{{1,2}})(?!\d))?)?"),
 )
 """Dates as models write them: "1 May 2027", "May 1, 2027", "01.05.2027", "2027-05-01", "2027-05-XX"."""
+_SPANS: Mapping[str, tuple[int, int]] = {
+    **{f"q{number}": (3 * number - 2, 3) for number in range(1, 5)},
+    **dict.fromkeys(("autumn", "fall"), (9, 3)),
+    **dict.fromkeys(("mid", "middle"), (5, 4)),
+    **dict.fromkeys(("end", "christmas"), (12, 1)),
+    "h1": (1, 6),
+    "h2": (7, 6),
+    "spring": (3, 3),
+    "summer": (6, 3),
+    "winter": (12, 3),
+    "late": (10, 3),
+}
+"""Parts of a year: the first month, and the number of months. A plan for the summer is none for January."""
+_WEEK = re.compile(r"\d{4}-?W\d\d", re.IGNORECASE)
+_SPAN = re.compile(rf"(?<![a-z])(?:{'|'.join(_SPANS)})(?![a-z])")
 _LONGEST_DATE = 100
 
 
 def moment(given: Any, *, last: bool = False) -> datetime | None:
-    """The beginning of what is written: of the year 2019, the month 2019-05, the day 2019-05-12, or the time
-    itself. Without a zone if none is written. None for anything without a year. `last` is the moment when it is
-    over: "until 2019-05" ends with the month."""
+    """The beginning of what is written: of the year 2019, the summer of 2019, the month 2019-05, the day 2019-05-12, or
+    the time itself. Without a zone if none is written. None for anything without a year. `last` is the moment when it
+    is over: "until 2019-05" ends with the month."""
     if isinstance(given, datetime):
         return given
     if isinstance(given, bool) or not isinstance(given, str | int):
         return None
     text = str(given).strip()[:_LONGEST_DATE]
     if _PARTS[-1].fullmatch(text) is None:
-        with suppress(ValueError):
-            return datetime.fromisoformat(text)
+        with suppress(ValueError, OverflowError):
+            when = datetime.fromisoformat(text)
+            # A day without dashes, or a week.
+            is_day = last and "T" not in text.upper() and " " not in text and when.time() == time.min
+            return when + timedelta(days=7 if _WEEK.fullmatch(text) else 1) if is_day else when
     found = next((part for pattern in _PARTS if (part := pattern.search(text.lower()))), None)
     if found is None or len(re.findall(r"(?<!\d)\d{4}(?!\d)", text)) > 1:
         return None
     year, month, day = found["year"], found["month"] or "", int(found["day"] or 0)
     number = _MONTHS.index(month) + 1 if month in _MONTHS else int(month or 0)
+    part = _SPAN.search(text.lower())
+    first, months = (number, 1) if number else (1, 12) if part is None else _SPANS[part[0]]
     with suppress(ValueError, OverflowError):
-        begin = datetime(int(year), number or 1, day or 1)  # noqa: DTZ001 - see `in_zone`
+        begin = datetime(int(year), first, day or 1)  # noqa: DTZ001 - see `in_zone`
         if not last:
             return begin
         if day:
             return begin + timedelta(days=1)
-        if not number:
-            return begin.replace(year=begin.year + 1)
-        return (begin + timedelta(days=31)).replace(day=1)
+        years, over = divmod(first - 1 + months, 12)
+        return begin.replace(year=begin.year + years, month=over + 1)
     return None
 
 

@@ -432,7 +432,7 @@ def _as_spelt(values: Mapping[str, Any], error: ValidationError) -> dict[str, An
 def _with(value: Any, place: Sequence[int | str], part: Any) -> Any:
     """A copy of the value with another part at that place, of which pydantic writes the members of unions, too."""
     at, *rest = place
-    if is_mapping(value) and at in value:
+    if isinstance(at, str) and is_mapping(value) and at in value:
         return {**value, at: _with(value[at], rest, part) if rest else part}
     if is_list(value) and isinstance(at, int) and at < len(value):
         return [*value[:at], _with(value[at], rest, part) if rest else part, *value[at + 1 :]]
