@@ -399,6 +399,7 @@ async def test_what_was_over_when_it_was_said_is_a_fact_for_ever() -> None:
         ({"slot": "current_mood"}, 2, False),
         ({"kind": "plan"}, 13, True),
         ({"kind": "plan"}, 14, False),
+        ({"kind": "vacation"}, 14, False),
         # A plan lives from its date on.
         ({"kind": "plan", "valid_from": "2026-06-01"}, 92, True),
         ({"kind": "plan", "valid_from": "2026-06-01"}, 93, False),

@@ -141,7 +141,8 @@ _LASTING = words_of("""
 _LIFETIMES: dict[str, timedelta | None] = {
     **dict.fromkeys(_LASTING),
     **dict.fromkeys(words_of("mood feeling feelings emotion today tonight now weather activity"), _MOMENT),
-    **dict.fromkeys(words_of("plan plans trip travel appointment errand visit week weekend"), _PLAN),
+    **dict.fromkeys(words_of("plan plans trip travel vacation holiday holidays"), _PLAN),
+    **dict.fromkeys(words_of("appointment errand visit week weekend"), _PLAN),
 }
 """By words of a kind or slot; None lasts until it is changed."""
 
