@@ -189,6 +189,8 @@ HOME = {
     "How old am I?": "User was born in 1990",
     "Do I have children?": "User has a daughter called Mia",
     "What pets do I have?": "User has a dog called Rex",
+    "Do I have allergies?": "User is allergic to peanuts",
+    "What shall I cook for dinner?": "User is a vegetarian",
 }
 
 

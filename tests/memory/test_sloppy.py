@@ -659,9 +659,12 @@ async def test_a_second_answer_that_is_complete_counts_alone() -> None:
 async def test_an_answer_whose_lost_end_has_a_wish_in_words_of_no_table_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    chat = Sloppy(("a cat", says(CAT)), ("Strike", says("User has a dog", forget=["cat"])), shape=json.dumps)
+    def shape(answer: Answer) -> str:
+        return json.dumps(answer).partition('"message_id"')[0] if answer["forget"] else json.dumps(answer)
+
+    hears = ("a cat", says(CAT)), ("Strike", says("User has a dog", forget=["cat"]))
+    chat = Sloppy(*hears, shape=shape)
     await talk(chat, "I have a cat")
-    chat.shape = lambda answer: json.dumps(answer).partition('"message_id"')[0]
     await chat.say("Strike my animal from your notes, I have a dog", id="m1")
     assert await chat.known() == [CAT, "User has a dog"]
     assert "is cut off" in caplog.text

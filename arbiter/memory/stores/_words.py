@@ -123,6 +123,8 @@ _ANSWERS = {
     "partner spouse married": "partner spouse wife husband married girlfriend boyfriend",
     "child children kid": "child children kid son daughter",
     "pet": "pet dog cat",
+    "allergy allergic": "allergy allergic",
+    "eat food meal cook dinner lunch": "allergy allergic vegan vegetarian diet",
 }
 _ALLY, _EARLIER = 0.4, 0.25
 _QUERY = 4_000
