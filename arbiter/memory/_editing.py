@@ -26,6 +26,7 @@ from arbiter.memory._records import (
     Ingested,
     Sensitivity,
     Visibility,
+    mistakes_in,
     readable,
     short_id,
     time_of,
@@ -153,10 +154,10 @@ class Editing:
         return await self._replaced(entity_id, kind, fact, changed)
 
     def _changed(self, fact: Fact, changes: Mapping[str, Any]) -> Fact:
-        try:
-            changed = Fact.from_value({**fact.to_value(), **changes})
-        except ValueError as error:
-            raise ParameterError("edit", "changes", f"{str(error).partition(': ')[2][:200]}.") from None
+        given = {**fact.to_value(), **changes}
+        for name, problem in mistakes_in(Fact, given):
+            raise ParameterError("edit", name, f"{problem}.")
+        changed = Fact.from_value(given)
         if (wrong := wrong_text(changed)) is not None:
             raise ParameterError("edit", wrong, f"expected a text of at most {LONGEST:,} characters.")
         if has_secret(changed.claim, subject=changed.subject, slot=changed.slot, value=changed.value):
