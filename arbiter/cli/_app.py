@@ -25,7 +25,7 @@ from arbiter.cli._app_options import (
 )
 from arbiter.cli._eval import eval_app
 from arbiter.cli._experiments import experiment_app
-from arbiter.cli._options import LEDGER, NUMBER, Commands, FormatOption, LedgerOption, SinceOption, takes
+from arbiter.cli._options import LEDGER, Commands, FormatOption, LedgerOption, SinceOption, takes
 from arbiter.cli._store import store_app
 from arbiter.cli._streams import begin, end, tell, warnings_as_sentences
 from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
@@ -240,9 +240,7 @@ app.add_typer(upkeep, name="ledger")
 
 @upkeep.command()
 def prune(
-    keep_days: Annotated[
-        float, typer.Option("--keep-days", help="Remove what is older than that.", **NUMBER)
-    ],
+    keep_days: Annotated[float, typer.Option("--keep-days", help="Remove what is older than that.")],
     ledger: LedgerOption = LEDGER,
 ) -> None:
     """Remove old contents, and whole threads whose last entry is old; threads that wait for a human stay."""

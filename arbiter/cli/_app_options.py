@@ -10,9 +10,6 @@ import typer
 
 from arbiter.cli._options import (
     LEDGER,
-    NUMBER,
-    PORT,
-    WHOLE,
     AfterOption,
     FormatOption,
     LedgerOption,
@@ -75,9 +72,9 @@ class HistoryOptions:
 
     thread: Thread = None
     ledger: LedgerOption = LEDGER
-    run: Annotated[
-        int | None, typer.Option(help="One run of the thread: 1 is the first, -1 the newest.", **WHOLE)
-    ] = None
+    run: Annotated[int | None, typer.Option(help="One run of the thread: 1 is the first, -1 the newest.")] = (
+        None
+    )
     follow: Annotated[
         bool, typer.Option("--follow", help="Show new items as they come; end it with Ctrl+C.")
     ] = False
@@ -88,9 +85,7 @@ class HistoryOptions:
         str | None, typer.Option(help="completed, denied, failed, interrupted or cancelled.")
     ] = None
     evaluator: Annotated[str | None, typer.Option(help="Items that this evaluator scored.")] = None
-    below: Annotated[
-        float | None, typer.Option(help="Items whose score by --evaluator is lower.", **NUMBER)
-    ] = None
+    below: Annotated[float | None, typer.Option(help="Items whose score by --evaluator is lower.")] = None
     since: SinceOption = None
     until: UntilOption = None
     after: AfterOption = None
@@ -131,7 +126,7 @@ class ViewOptions:
     host: Annotated[
         str, typer.Option(help="The address to listen on; any but this machine needs --tokens.")
     ] = "127.0.0.1"
-    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", **PORT)] = 7575
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65_535)] = 7575
     tokens: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Several people: lines `NAME: SHA256-OF-TOKEN`, or `... read`."),

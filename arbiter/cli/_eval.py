@@ -24,7 +24,7 @@ from arbiter.cli._eval_options import (
     Strict,
     Suites,
 )
-from arbiter.cli._options import NATURAL, NUMBER, WHOLE, Commands, takes
+from arbiter.cli._options import Commands, takes
 from arbiter.errors import ConfigurationError
 
 eval_app = Commands(
@@ -118,7 +118,7 @@ def comment(
     ] = None,
     pr: Annotated[
         int | None,
-        typer.Option(help="The number of the pull request; without it the comment is printed.", **NATURAL),
+        typer.Option(help="The number of the pull request; without it the comment is printed.", min=1),
     ] = None,
     baseline: OfSuite = None,
     ci: Ci = False,
@@ -152,7 +152,7 @@ def baseline(
     suite: Annotated[str, typer.Argument(help="A suite file, which is measured anew, or the id of a run.")],
     out: Annotated[Path | None, typer.Option(help="The file; by default that of the suite's gate.")] = None,
     update: Annotated[bool, typer.Option("--update", help="Replace the file.")] = False,
-    repeats: Annotated[int, typer.Option(help="How often each case runs.", **WHOLE)] = 3,
+    repeats: Annotated[int, typer.Option(help="How often each case runs.")] = 3,
     allow: Allow = None,
 ) -> None:
     """Measure a suite and write its baseline."""
@@ -164,9 +164,7 @@ def baseline(
 @eval_app.command("plan")
 def plan_(
     run: Run = "last",
-    drop: Annotated[
-        float | None, typer.Option(help="A drop to find, on the scale of the rows.", **NUMBER)
-    ] = None,
+    drop: Annotated[float | None, typer.Option(help="A drop to find, on the scale of the rows.")] = None,
     row: Annotated[str | None, typer.Option(help="One row; all by default.")] = None,
 ) -> None:
     """Print how many cases it takes to find a drop, from the noise of a run."""
@@ -216,9 +214,7 @@ def calibrate_(
     row: Annotated[str, typer.Option(help="The scorer to calibrate.")],
     pass_at: Annotated[
         float | None,
-        typer.Option(
-            "--pass-at", help="The lowest score that passes; by default the scorer's at_least.", **NUMBER
-        ),
+        typer.Option("--pass-at", help="The lowest score that passes; by default the scorer's at_least."),
     ] = None,
     suite: Annotated[
         Path | None, typer.Option(help="The suite of the scorer; by default that in suites/.")
@@ -228,8 +224,8 @@ def calibrate_(
         str | None,
         typer.Option("--from", metavar="RUN", help="Write outputs of this run to LABELS, to be labelled."),
     ] = None,
-    sample: Annotated[int, typer.Option(help="With --from, the number of outputs.", **NATURAL)] = 100,
-    seed: Annotated[int, typer.Option(help="With --from, chooses the outputs.", **WHOLE)] = 42,
+    sample: Annotated[int, typer.Option(help="With --from, the number of outputs.", min=1)] = 100,
+    seed: Annotated[int, typer.Option(help="With --from, chooses the outputs.")] = 42,
     blind: Annotated[bool, typer.Option(help="With --from, leave the judge's scores out.")] = True,
     store: Annotated[
         str | None, typer.Option(metavar="URL", help="Also keep the calibration in this store.")
@@ -275,9 +271,7 @@ def export_(
     ] = False,
     margin: Annotated[
         float | None,
-        typer.Option(
-            help="The least difference of a pair, as a share of the scale; 0.2 by default.", **NUMBER
-        ),
+        typer.Option(help="The least difference of a pair, as a share of the scale; 0.2 by default."),
     ] = None,
     corrections: Annotated[
         bool, typer.Option("--corrections", help="Pairs of the drafts that correction gates sent back.")
@@ -286,7 +280,7 @@ def export_(
         bool, typer.Option("--per-node", help="For stepwise: a row of each node run that was judged.")
     ] = False,
     split: Annotated[
-        float | None, typer.Option(help="The share of cases in train; the others go into test.", **NUMBER)
+        float | None, typer.Option(help="The share of cases in train; the others go into test.")
     ] = None,
     suite: Annotated[
         Path | None, typer.Option(help="For trl-grpo: the file of the suite; by default that in suites/.")

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arbiter.cli._options import NUMBER, WHOLE
-
 if TYPE_CHECKING:
     from arbiter.harness.suites import Mode
 
@@ -23,7 +21,7 @@ Suites = Annotated[list[str] | None, _SUITES]
 Allow = Annotated[list[str] | None, _ALLOW]
 Run = Annotated[str, typer.Argument(help="The id of a run, a suite for its newest run, or last.")]
 Format = Annotated[str, typer.Option(help="table, json, md, html or junit.")]
-Repeats = Annotated[int | None, typer.Option(help="How often each case runs.", **WHOLE)]
+Repeats = Annotated[int | None, typer.Option(help="How often each case runs.")]
 OfSuite = Annotated[Path | None, typer.Option(help="The baseline; by default that of the suite.")]
 Ci = Annotated[
     bool, typer.Option("--ci", help="Fail without a baseline; with one, thresholds do not decide.")
@@ -71,17 +69,11 @@ class Options:
     until: Annotated[str | None, typer.Option(help="The end of that time, such as 2026-11-23T00:00:00Z.")] = (
         None
     )
-    threshold: Annotated[
-        float | None, typer.Option(help="The lowest mean of rows from 0 to 9.", **NUMBER)
-    ] = None
+    threshold: Annotated[float | None, typer.Option(help="The lowest mean of rows from 0 to 9.")] = None
     repeats: Repeats = None
-    votes: Annotated[int | None, typer.Option(help="How often judges are asked each question.", **WHOLE)] = (
-        None
-    )
-    seed: Annotated[
-        int | None, typer.Option(help="Chooses the messages that persona scorers judge.", **WHOLE)
-    ] = None
-    concurrency: Annotated[int | None, typer.Option(help="How many cases run at once.", **WHOLE)] = None
+    votes: Annotated[int | None, typer.Option(help="How often judges are asked each question.")] = None
+    seed: Annotated[int | None, typer.Option(help="Chooses the messages that persona scorers judge.")] = None
+    concurrency: Annotated[int | None, typer.Option(help="How many cases run at once.")] = None
     baseline: Annotated[Path | None, typer.Option(help="The baseline to compare with.")] = None
     no_gate: Annotated[bool, typer.Option("--no-gate", help="Compare with no baseline.")] = False
     ci: Ci = False

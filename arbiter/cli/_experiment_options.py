@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-from arbiter.cli._options import NUMBER, WHOLE
-
 Judge = Annotated[str | None, typer.Option("--judge", help="The model that scores; as --model.")]
 Format = Annotated[str, typer.Option("--format", help="table or json.")]
 Out = Annotated[
@@ -38,16 +36,12 @@ class Settings:
         typer.Option(help="The model that invents the agents; by default they are made from templates."),
     ] = None
     profile: Annotated[str, typer.Option(help="The settings of the scenario: paper or seed.")] = "paper"
-    seed: Annotated[int, typer.Option(help="Fixes the agents and the order in which they act.", **WHOLE)] = 42
+    seed: Annotated[int, typer.Option(help="Fixes the agents and the order in which they act.")] = 42
     runs: Annotated[
         int,
-        typer.Option(
-            help="How often the experiment is repeated, with seeds that follow one another.", **WHOLE
-        ),
+        typer.Option(help="How often the experiment is repeated, with seeds that follow one another."),
     ] = 1
-    scale: Annotated[
-        float, typer.Option(help="The share of environments that run; at least 2 do.", **NUMBER)
-    ] = 1.0
+    scale: Annotated[float, typer.Option(help="The share of environments that run; at least 2 do.")] = 1.0
     order: Annotated[str, typer.Option(help="parallel, or sequential_random.")] = "parallel"
     metrics: Annotated[
         Sequence[str], typer.Option("--metric", help="Measure this metric only. May be repeated.")
@@ -62,18 +56,12 @@ class Settings:
     retry_errors: Annotated[
         bool, typer.Option("--retry-errors", help="With --resume, try again what failed or timed out.")
     ] = False
-    concurrency: Annotated[int | None, typer.Option(help="How many environments run at once.", **WHOLE)] = (
+    concurrency: Annotated[int | None, typer.Option(help="How many environments run at once.")] = None
+    tokens: Annotated[int | None, typer.Option(help="Start no environment after so many tokens.")] = None
+    calls: Annotated[int | None, typer.Option(help="Start no environment after so many calls of models.")] = (
         None
     )
-    tokens: Annotated[
-        int | None, typer.Option(help="Start no environment after so many tokens.", **WHOLE)
-    ] = None
-    calls: Annotated[
-        int | None, typer.Option(help="Start no environment after so many calls of models.", **WHOLE)
-    ] = None
-    usd: Annotated[
-        float | None, typer.Option(help="Start no environment after so many dollars.", **NUMBER)
-    ] = None
+    usd: Annotated[float | None, typer.Option(help="Start no environment after so many dollars.")] = None
     ray: Annotated[
         str | None,
         typer.Option(help="Run the environments on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT."),

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from arbiter.cli._experiment_options import Format, Judge, Out, Run, Settings
-from arbiter.cli._options import NATURAL, NUMBER, WHOLE, Commands, takes
+from arbiter.cli._options import Commands, takes
 from arbiter.errors import ConfigurationError
 
 experiment_app = Commands(
@@ -82,13 +82,13 @@ def calibrate(
     ] = "last",
     pass_at: Annotated[
         float | None,
-        typer.Option("--pass-at", help="Compare labels; the lowest score that passes, 0 to 9.", **NUMBER),
+        typer.Option("--pass-at", help="Compare labels; the lowest score that passes, 0 to 9."),
     ] = None,
     judge: Judge = None,
     sample: Annotated[
-        int | None, typer.Option(help="Write so many conversations to LABELS, to be labelled.", **NATURAL)
+        int | None, typer.Option(help="Write so many conversations to LABELS, to be labelled.", min=1)
     ] = None,
-    seed: Annotated[int, typer.Option(help="With --sample, chooses the conversations.", **WHOLE)] = 42,
+    seed: Annotated[int, typer.Option(help="With --sample, chooses the conversations.")] = 42,
     blind: Annotated[bool, typer.Option(help="With --sample, leave the judge's scores out.")] = True,
     store: Annotated[
         str | None, typer.Option(metavar="URL", help="Also keep the calibration in this store.")

@@ -12,21 +12,20 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, fields
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, Signature, signature
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from arbiter._objects import model_named
 from arbiter._values.files import ensure_writable, writing
@@ -61,57 +60,76 @@ AfterOption = Annotated[
 ]
 
 
-class _Command(TyperCommand):
-    """A command that reports a wrong or missing value in one sentence, as all other mistakes are."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except typer.BadParameter as error:
+@contextmanager
+def _mistakes_as_sentences(ctx: Any) -> Generator[None]:
+    """Inside, a wrong option, value or name of a command is reported in one sentence, as all other mistakes are."""
+    try:
+        yield
+    except _UsageError as error:
+        if isinstance(error, typer.BadParameter) and error.message:
             option: Any = error.param
-            if error.message:
-                raise ConfigurationError(f"{option.opts[0]}: {error.message.rstrip('.')}.") from None
-            missing = error.format_message().rstrip(".")
-            raise ConfigurationError(f"{missing}. Try '{ctx.command_path} --help'.") from None
+            raise ConfigurationError(f"{option.opts[0]}: {error.message.rstrip('.')}.") from None
+        told = re.sub(r"[^.?]$", r"\g<0>.", cast(Any, error).format_message())
+        raise ConfigurationError(f"{told} Try '{ctx.command_path} --help'.") from None
+
+
+_UsageError: Any = typer.BadParameter.__base__
+"""Typer exports its subclass alone."""
+
+
+class _Command(TyperCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _mistakes_as_sentences(ctx):
+            return super().parse_args(ctx, args)
+
+
+class _Group(TyperGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # Without arguments, the "mistake" is the help.
+        with _mistakes_as_sentences(ctx) if args else nullcontext():
+            return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        with _mistakes_as_sentences(ctx):
+            return super().resolve_command(ctx, args)
 
 
 class Commands(typer.Typer):
-    """A group of commands, each of which reports its mistakes in one sentence."""
+    """A group of commands, each of which reports its mistakes in one sentence, and reads numbers in one way."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(cls=_Group, **options)
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
-        options.setdefault("cls", _Command)
-        return super().command(name, **options)
+        register = super().command(name, cls=_Command, **options)
+
+        def made(function: Any) -> Any:
+            for each in signature(function, eval_str=True).parameters.values():
+                # Typer would evaluate a text anew, and get other infos.
+                function.__annotations__[each.name] = each.annotation
+                kind, *infos = get_args(each.annotation) or (None,)
+                number = next((one for one in (int, float) if one in (kind, *get_args(kind))), None)
+                for info in infos if number is not None else ():
+                    info.parser = partial(_number, number, info.min, info.max)
+                    info.metavar = f"<{number.__name__}>"
+            return register(function)
+
+        return made
 
 
-def whole(least: float = -inf, most: float = inf, *, metavar: str = "<int>") -> dict[str, Any]:
-    """Settings of an option that takes a whole number."""
-    limits = "" if least == -inf else f" from {least} on" if most == inf else f" from {least} to {most}"
-
-    def parse(text: Any) -> int:
-        try:
-            number = int(str(text).removesuffix(".0"))
-        except ValueError:
-            number = None
-        if number is None or not least <= number <= most:
-            raise typer.BadParameter(f"expected a whole number{limits}, got {text!r}")
-        return number
-
-    return {"parser": parse, "metavar": metavar}
-
-
-def _number(text: str) -> float:
+def _number(kind: type[int | float], least: float | None, most: float | None, given: Any) -> float:
+    """The number that an option was given."""
+    what = "a whole number" if kind is int else "a number"
+    what += "" if least is None else f" from {least} on" if most is None else f" from {least} to {most}"
+    text, hint = str(given), ""
     try:
-        return float(text)
+        number = kind(text.removesuffix(".0") if kind is int else text)
+        if (least is None or number >= least) and (most is None or number <= most):
+            return number
     except ValueError:
-        hint = f". Write {text.replace(',', '.')}" if re.fullmatch(r"-?\d+,\d+", text) else ""
-        raise typer.BadParameter(f"expected a number, got {text!r}{hint}") from None
-
-
-WHOLE = whole()
-PORT = whole(0, 65_535, metavar="<int range> [0<=x<=65535]")
-NATURAL = whole(1, metavar="<int range> [x>=1]")
-NUMBER: dict[str, Any] = {"parser": _number, "metavar": "<float>"}
-"""Settings of an option that takes a number."""
+        if kind is float and re.fullmatch(r"-?\d+,\d+", text):
+            hint = f". Write {text.replace(',', '.')}"
+    raise typer.BadParameter(f"expected {what}, got {given!r}{hint}")
 
 
 def takes(options: type[Any], *names: str) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
