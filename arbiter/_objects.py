@@ -6,13 +6,16 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
+from arbiter._values.kinds import is_mapping
 from arbiter.errors import ConfigurationError, describe, nearest
 
 
@@ -59,6 +62,27 @@ def load_graph(where: str) -> Any:
             "without arguments that returns one."
         )
     return target  # pyright: ignore[reportUnknownVariableType] - LangGraph leaves its generics open
+
+
+def ignored_keys(graph: Any, inputs: Iterable[Any]) -> Iterator[tuple[str, int, str]]:
+    """The keys of inputs that a compiled graph does not read, each with the number of inputs that have it and with the
+    end of a sentence about it.
+    """
+    if isinstance(builder := getattr(graph, "builder", None), StateGraph):
+        read: Any = cast(Any, builder).schemas[cast(Any, builder).input_schema]
+    else:
+        read = () if isinstance(graph.input_channels, str) else graph.input_channels
+    keys = [name for name in read if not name.startswith("__")]
+    found = Counter(
+        str(key) for each in inputs if keys and is_mapping(each) for key in each if key not in keys
+    )
+    for key, count in found.items():
+        yield (
+            key,
+            count,
+            "which the graph ignores, because it is not a key of its input schema. "
+            f"Keys: {', '.join(keys)}.{nearest(key, keys)}",
+        )
 
 
 def import_from_here() -> None:

@@ -25,7 +25,7 @@ from rich.status import Status
 from rich.text import Text
 
 from arbiter._lifecycle.asking import read_answer
-from arbiter._objects import load_graph
+from arbiter._objects import ignored_keys, load_graph
 from arbiter._values.copies import jsonable
 from arbiter._weaving.govern import has_async_nodes
 from arbiter._weaving.pausing import pausing_saver
@@ -65,6 +65,8 @@ def run_graph(options: RunOptions) -> int:
                 "compile it with one for --thread and --resume, or record the thread with --ledger."
             )
         governed.checkpointer = pausing_saver()  # so that it can pause and ask on this terminal
+    for key, _, why in ignored_keys(governed, [given]):
+        tell(f"warning: --input has {key!r}, {why}", "yellow")
     thread = options.thread or f"run-{uuid.uuid4().hex[:8]}"
     if resume is not None and (state := _state_of(governed, _config(thread))) is not None:
         if not state.next:  # an answer would begin a new run, with no input

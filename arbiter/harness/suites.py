@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -17,7 +16,6 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast, get_args
 from uuid import uuid4
 
 from arbiter._values.exceptions import ExceptionNames
-from arbiter._values.kinds import is_mapping
 from arbiter._values.spelling import misspelt
 from arbiter._values.states import is_whole
 from arbiter._values.version import __version__
@@ -439,14 +437,10 @@ class Suite:
                 "the graph has a store that all cases share, so a case finds what others left there. Let a function "
                 "make the graph and its store, and set target.fresh: case"
             )
-        if isinstance(target, GraphTarget) and (keys := target.input_keys):
-            inputs = (case.input for case in self.cases if is_mapping(case.input))
-            for key, count in Counter(key for input in inputs for key in input if key not in keys).items():
+        if isinstance(target, GraphTarget):
+            for key, count, why in target.ignored_keys(case.input for case in self.cases):
                 cases = "1 case has" if count == 1 else f"{count:,} cases have"
-                yield (
-                    f"{cases} {key!r} in the input, which the graph ignores, because it is not a key of its input "
-                    f"schema. Keys: {', '.join(keys)}.{nearest(str(key), keys)}"
-                )
+                yield f"{cases} {key!r} in the input, {why}"
         yield from self._not_yet(nodes)
         yield from self._misspelt(target.tools())
         for scorer in self.judges:

@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,7 +30,7 @@ from langgraph.pregel import Pregel
 
 from arbiter._contracts import Contract
 from arbiter._lifecycle.evaluations import EvaluatorQueue
-from arbiter._objects import ensure_sync, import_from_here, load_graph, load_object
+from arbiter._objects import ensure_sync, ignored_keys, import_from_here, load_graph, load_object
 from arbiter._threads.forks import new_lock
 from arbiter._values.kinds import is_list, is_mapping
 from arbiter._values.versions import version_of
@@ -428,15 +428,9 @@ class GraphTarget(Target):
     def tools(self) -> Sequence[str]:
         return list(tools_in(self._first))
 
-    @property
-    def input_keys(self) -> Sequence[str]:
-        """The keys of its input that the graph reads; empty if it takes any input."""
-        graph = self._first
-        if isinstance(builder := getattr(graph, "builder", None), StateGraph):
-            read: Any = cast(Any, builder).schemas[cast(Any, builder).input_schema]
-        else:
-            read = () if isinstance(graph.input_channels, str) else graph.input_channels
-        return [name for name in read if not name.startswith("__")]
+    def ignored_keys(self, inputs: Iterable[Any]) -> Iterator[tuple[str, int, str]]:
+        """The keys of inputs that the graph does not read, each with their number and with what to do."""
+        return ignored_keys(self._first, inputs)
 
     def state_keys(self) -> Sequence[str] | None:
         """The keys of the state that all of its nodes share; None if some have a state of their own."""

@@ -492,6 +492,17 @@ def test_run_writes_any_output_as_json(output: str, written: Any, project: Path)
 
 
 @pytest.mark.lengthy
+def test_run_names_keys_of_the_input_that_the_graph_ignores(project: Path) -> None:
+    """LangGraph drops them without a word, and the node fails or answers something else."""
+    given = '{"amount": 5, "amuont": 7}'
+    done = started("run", "team:graph", "--input", given, "--format", "json", folder=project, code=0)
+    assert json.loads(done.stdout) == {"amount": 5, "paid": 5}
+    assert "warning: --input has 'amuont', which the graph ignores" in done.stderr
+    assert "Did you mean 'amount'?" in done.stderr
+    assert "ignores" not in started("run", "team:graph", "--input", '{"amount": 5}', folder=project, code=0).stderr
+
+
+@pytest.mark.lengthy
 def test_a_question_of_a_run_as_json_is_on_stderr(project: Path) -> None:
     arguments = ("run", "team:graph", "-c", ".", "--input", '{"amount": 500}', "--format", "json")
     done = started(*arguments, folder=project, code=4)
