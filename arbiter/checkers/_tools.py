@@ -143,8 +143,10 @@ class ToolsChecker(PolicyChecker):
             entry.rule.tool
             for entries, every in ((self._allowed or (), True), (self._denied, False))
             for entry in entries
-            if not {"*", "?"}.intersection(entry.rule.tool)
+            if not entry.is_pattern
             and not any(entry.names(tool, every=every) for tool in held)
+            # Right or wrong, such a name changes nothing.
+            and not any(each.covers(entry.rule.tool, every=every) for each in entries)
         ]
 
     def check_before(self, history: History) -> Verdict:
@@ -425,6 +427,14 @@ class _Entry:
     @property
     def condition(self) -> Condition | None:
         return None if self._when is None else self._when.condition
+
+    @property
+    def is_pattern(self) -> bool:
+        return not {"*", "?"}.isdisjoint(self.rule.tool)
+
+    def covers(self, tool: str, *, every: bool) -> bool:
+        """True for a pattern that names the tool, with any arguments."""
+        return self.is_pattern and not self._tests and self._when is None and self.names(tool, every=every)
 
     def names(self, tool: str, *, every: bool) -> bool:
         fits = (fnmatchcase(spell(tool), pattern) for spell, pattern in self._patterns)

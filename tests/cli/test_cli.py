@@ -499,7 +499,10 @@ def test_run_names_keys_of_the_input_that_the_graph_ignores(project: Path) -> No
     assert json.loads(done.stdout) == {"amount": 5, "paid": 5}
     assert "warning: --input has 'amuont', which the graph ignores" in done.stderr
     assert "Did you mean 'amount'?" in done.stderr
-    assert "ignores" not in started("run", "team:graph", "--input", '{"amount": 5}', folder=project, code=0).stderr
+    assert (
+        "ignores"
+        not in started("run", "team:graph", "--input", '{"amount": 5}', folder=project, code=0).stderr
+    )
 
 
 @pytest.mark.lengthy

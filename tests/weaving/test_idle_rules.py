@@ -42,6 +42,7 @@ from arbiter.checkers import (
     Label,
     NeverAfter,
     RequireBefore,
+    ToolRule,
     ToolsChecker,
 )
 from arbiter.instructions import GENERATE, REFLECT, RESPOND, TOOL_CALL, VERIFY
@@ -537,32 +538,36 @@ def delete_files(path: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("named", "is_reported"),
+    ("named", "wrong"),
     [
-        ("delete_file", True),
-        ("deletefiles", True),
-        ("Delete_Files", True),
-        ("rm", False),
-        ("delete_f*", False),
+        (["delete_file"], "delete_file"),
+        (["deletefiles"], "deletefiles"),
+        (["Delete_Files"], "Delete_Files"),
+        (["rm"], None),
+        (["delete_f*"], None),
+        (["delete_*", "delete_file"], None),
+        (["delete_file", "read_*"], "delete_file"),
+        ([ToolRule("delete_*", when="args.path != '/'"), "delete_file"], "delete_file"),
     ],
 )
 @pytest.mark.parametrize("parameter", ["allow", "deny"])
 def test_a_tool_of_a_rule_that_is_nearly_one_of_the_graph_is_reported(
-    parameter: str, named: str, is_reported: bool
+    parameter: str, named: list[Any], wrong: str | None
 ) -> None:
-    """Once; other names may be those of tools that exist only during a run."""
+    """Once; other names may be those of tools that exist only during a run. One that a pattern covers, too, changes
+    nothing."""
     call: Any = {"name": "delete_files", "args": {"path": "/x"}, "id": "1"}
     builder: Any = StateGraph(Chat)
     builder.add_node("tools", ToolNode([delete_files]))
     builder.add_edge(START, "tools")
     arbiter_os = ArbiterOS()
-    arbiter_os.add_policy_checker(ToolsChecker("files", on_deny="audit", **cast(Any, {parameter: [named]})))
+    arbiter_os.add_policy_checker(ToolsChecker("files", on_deny="audit", **cast(Any, {parameter: named})))
     app = arbiter_os.govern(team_of(builder.compile(), Chat), {"team:tools": TOOL_CALL})
     with warned() as texts:
         for _ in range(2):
             app.invoke({"messages": [AIMessage("", tool_calls=[call])]})
-    said = f"checker 'files' names the tool {named!r}, which this graph does not have. Did you mean 'delete_files'?"
-    assert texts == ([said] if is_reported else [])
+    said = f"checker 'files' names the tool {wrong!r}, which this graph does not have. Did you mean 'delete_files'?"
+    assert texts == ([said] if wrong else [])
 
 
 def team_of(graph: Any, state: Any = State) -> Any:
