@@ -30,7 +30,7 @@ from arbiter.harness.reports.page import template
 from arbiter.harness.reports.report import FORMS, Report
 from arbiter.harness.results import COMPLETED, EXPECT
 from arbiter.harness.runs import Run
-from arbiter.harness.suites import Suite
+from arbiter.harness.suites import Suite, SuiteError
 from arbiter.models import visible
 from arbiter.models._asking import models_unasked
 
@@ -169,8 +169,10 @@ def _with_gated_rows(run: Run) -> Run:
 
 def _of_suite(file: str, error: ConfigurationError) -> str:
     """The message of an error, with the file of the suite that it is about."""
-    told = str(error)
-    return told if isinstance(error, PackError) or told.startswith(f"{file}:") else f"{file}: {told}"
+    if isinstance(error, PackError):
+        return str(error)
+    told = error.mistakes if isinstance(error, SuiteError) else [str(error)]
+    return "\n".join(each if each.startswith(f"{file}:") else f"{file}: {each}" for each in told)
 
 
 def _recordings(suite: Suite, options: Options) -> Path | Recording:

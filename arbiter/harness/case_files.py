@@ -295,7 +295,7 @@ def _cell(column: str, cell: str) -> Any:
                 f"{column}: expected JSON, because it begins with {cell[0]!r}: {error}"
             ) from None
     if column == "tags":
-        return [tag.strip() for tag in cell.split(";") if tag.strip()]
+        return [tag.strip() for tag in re.split("[;,]", cell) if tag.strip()]
     if column == "must_pass":
         return {"true": True, "false": False}.get(cell.lower(), cell)
     if column == "repeats":

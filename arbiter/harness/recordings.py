@@ -108,6 +108,8 @@ class Recording:
         self.allow_stale = allow_stale
         self.missing: list[str] = []
         """The questions without a valid recording, each with the reason."""
+        self._have_none = False
+        """True if some of them have no outdated recording, either."""
         self.outdated: list[str] = []
         """The outdated answers that were taken, each with the change since."""
         self.dates: set[str] = set()
@@ -206,7 +208,7 @@ class Recording:
             if answer_key(input, target, place.repeat) in self._answers or (self.allow_stale and before):
                 continue
             why = self._changes(before, hash_of(input), target, details)
-            self.missing.append(f"the answer to {place}: {why}")
+            self._miss(f"the answer to {place}: {why}", before)
         self.check()
 
     def _changes(
@@ -299,7 +301,11 @@ class Recording:
         if lines:
             count = len(self.missing)
             what = "1 recording is" if count == 1 else f"{count} recordings are"
-            also = "" if self.allow_stale else ", or pass --allow-stale to measure with old answers"
+            also = (
+                ""
+                if self.allow_stale or self._have_none
+                else ", or pass --allow-stale to measure with old answers"
+            )
             raise RecordingError(
                 f"{what} missing or stale in {str(self.folder)!r}:\n" + "\n".join(lines) + "\n"
                 f"Record what is missing with `arbiter eval record`{also}."
@@ -384,8 +390,12 @@ class Recording:
         if self.allow_stale and before:
             self.outdated.append(what)
             return self._taken(before[0])
-        self.missing.append(what)
+        self._miss(what, before)
         raise RecordingError(f"no valid recording has {what}. Run `arbiter eval record`.")
+
+    def _miss(self, what: str, before: Sequence[Line]) -> None:
+        self.missing.append(what)
+        self._have_none |= not before
 
     def _keep(self, name: str, lines: dict[str, Line], line: Line, details: Details = NO_DETAILS) -> Line:
         new = {part: of for part, of in details.items() if _hash_of(line, part) not in self._details}

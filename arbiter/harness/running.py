@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from arbiter._values.contexts import during
 from arbiter._values.copies import jsonable
 from arbiter._values.kinds import is_mapping
-from arbiter.errors import ConfigurationError, PolicyViolationError, describe
+from arbiter.errors import PolicyViolationError, describe
 from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.cases import Case
 from arbiter.harness.expectations import Expectations, ended_as_expected
@@ -71,8 +71,6 @@ class Call:
 Steps: TypeAlias = Generator[Call, Any, None]
 Run: TypeAlias = Callable[[Case, str], Any]
 """The target as a worker calls it."""
-MAX_RUNS = 10_000_000
-"""The most cases × repeats of a run, which are listed before it begins."""
 GRACE = 5.0
 """The seconds that a cancelled target gets for its `finally`."""
 
@@ -127,16 +125,7 @@ class Session:
         self._tape = tape
         self._progress = progress
         self._expectations = Expectations()
-        mistakes = self._expectations.mistakes(cases, target.nodes(), target.checkers(), kind=target.kind)
-        if mistakes:
-            raise ConfigurationError(
-                "\n".join(f"{case.source}: {said}" if case.source else said for case, said in mistakes)
-            )
         times = [repeats if case.repeats is None else case.repeats for case in cases]
-        if sum(times) > MAX_RUNS:
-            raise ConfigurationError(
-                f"cases × repeats are {sum(times):,}; a run has at most {MAX_RUNS:,}. Lower repeats."
-            )
         self.todo = [
             (case, repeat) for case, most in zip(cases, times, strict=True) for repeat in range(most)
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import platform
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from arbiter.harness.agents import Agents, AgentsTarget
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.cache import Answers, Cache, CacheMode
 from arbiter.harness.cases import Case, Selection, checked_cases
+from arbiter.harness.expectations import Expectations
 from arbiter.harness.gate import GateSettings, covers
 from arbiter.harness.identity import Identity, changes_between
 from arbiter.harness.journal import (
@@ -50,9 +52,11 @@ from arbiter.harness.running import Session
 from arbiter.harness.runs import Run
 from arbiter.harness.scorers import NamedScorer, Scorers, scorers_of
 from arbiter.harness.tapes import CachedTape, RecordedTape, Tape
-from arbiter.harness.targets import GraphTarget, OutputsTarget, Target, target_of
+from arbiter.harness.targets import GraphTarget, Target, target_of
 from arbiter.harness.trajectories import chosen, names_in
 from arbiter.models._asking import models_unasked
+
+_log = logging.getLogger("arbiter.harness")
 
 Mode: TypeAlias = Literal["live", "mock", "record", "synthetic"]
 Progress: TypeAlias = Callable[[Session], None]
@@ -76,8 +80,18 @@ class RunOptions(TypedDict, total=False):
     progress: Progress | None
 
 
+_MOST_RUNS = 10_000_000
+"""The most cases × repeats of a run, which are listed before it begins."""
 _LOOKED_AT = 5
 """The runs among which one is sought that was compared with a baseline."""
+
+
+class SuiteError(ConfigurationError):
+    """All mistakes of a suite and its target, one line each."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(mistakes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +241,6 @@ class Suite:
                 measured = self._target(target, arbiter_os, judging)
             if isinstance(measured, GraphTarget):
                 undo.callback(measured.close)
-            if isinstance(measured, OutputsTarget):
-                measured.check(cases)
             if isinstance(measured, AgentsTarget):
                 measured = replace(measured, synthetic=mode == "synthetic")
                 if mode != "mock":
@@ -238,8 +250,8 @@ class Suite:
                     "the mode 'synthetic' is for agents that answer prompts; see target.agents."
                 )
             scorers = [scorer.seeded(self.seed).asking(judging) for scorer in self.judges]
-            self._refuse_useless(measured, judging, is_cached=cache is not None)
-            self._refuse_unknown_rows(measured)
+            if mistakes := list(self._mistakes(measured, judging, cases, is_cached=cache is not None)):
+                raise SuiteError(mistakes)
             if isinstance(measured, GraphTarget):
                 judging.count(measured.queues)
             head = self._head(measured, cases, judging, mode)
@@ -260,7 +272,17 @@ class Suite:
                 taped.rows_in_answers = frozenset(each.name for each in measured.evaluators)
             tape = _tape(taped, cache if self.cache == "all" else None, measured, judging)
             if taped is not None and (tape is not None or judging.judges):
-                taped.refuse_none()  # a function without judges needs none
+                taped.refuse_none()
+            elif mode == "record":
+                said = " Keep the answers of the function, too: target.record: true." * (
+                    measured.kind == "function"
+                )
+                _log.warning(
+                    "%s: nothing is recorded, and a replay needs no recordings: it runs %s, and no row asks a judge.%s",
+                    self.name,
+                    measured.name,
+                    said,
+                )
             session = Session(
                 _run_id() if written is None else written.folder.name,
                 cases,
@@ -287,39 +309,46 @@ class Suite:
             is_whole=len(cases) == len(self.cases),
         )
 
-    def _refuse_useless(self, target: Target, judging: Judging, *, is_cached: bool = True) -> None:
-        """Refuse a cache, and votes, that would have no effect."""
+    def _mistakes(
+        self, target: Target, judging: Judging, cases: Sequence[Case], *, is_cached: bool = True
+    ) -> Iterator[str]:
+        """Sentences about what a run would refuse."""
+        yield from self._useless(target, judging, is_cached=is_cached)
+        yield from target.mistakes(cases)
+        yield from self._unknown_rows(target)
+        unmet = Expectations().mistakes(cases, target.nodes(), target.checkers(), kind=target.kind)
+        yield from (f"{case.source}: {said}" if case.source else said for case, said in unmet)
+        runs = sum(self.repeats if case.repeats is None else case.repeats for case in cases)
+        if runs > _MOST_RUNS:
+            yield f"cases × repeats are {runs:,}; a run has at most {_MOST_RUNS:,}. Lower repeats."
+
+    def _useless(self, target: Target, judging: Judging, *, is_cached: bool) -> Iterator[str]:
+        """A cache, and votes, that would have no effect."""
         if self.cache == "judge" and not judging.judges:
-            raise ConfigurationError(
-                "cache is 'judge', and no row of the suite asks a judge. Leave cache out."
-            )
+            yield "cache is 'judge', and no row of the suite asks a judge. Leave cache out."
         if is_cached and self.cache == "all" and not target.is_recorded:
-            raise ConfigurationError(
+            yield (
                 f"cache is 'all', and the target is {target.name}: only the answers of graphs are kept, because "
                 "nothing shows when those of others are outdated. Use 'judge', or say target.record: true."
             )
         if self.votes is None or self.votes == 1:
             return
         if not judging.judges:
-            raise ConfigurationError(
-                f"votes is {self.votes}, and no row of the suite asks a judge. Leave votes out."
-            )
+            yield f"votes is {self.votes}, and no row of the suite asks a judge. Leave votes out."
         for row, judge in judging.judges.items():
             if judge.temperature == 0:
-                raise ConfigurationError(
+                yield (
                     f"votes is {self.votes}, and the judge of {row!r} has the temperature 0, so it gives one answer "
                     f"{self.votes} times. Leave votes out, or give the judge another temperature."
                 )
 
-    def _refuse_unknown_rows(self, target: Target) -> None:
-        """Refuse a gated row that no score can be in. A scorer that returns several scores has a row for each."""
+    def _unknown_rows(self, target: Target) -> Iterator[str]:
+        """Gated rows that no score can be in. A scorer that returns several scores has a row for each."""
         evaluators = [each.name for each in target.evaluators]
         known = [*evaluators, *(each.name for each in self.judges), EXPECT, COMPLETED]
         for name in self.gate.rows or ():
             if not any(covers(one, name) for one in known):
-                raise ConfigurationError(
-                    f"gate: rows: the suite has no row {name!r}. Rows: {', '.join(known)}.{nearest(name, known)}"
-                )
+                yield f"gate: rows: the suite has no row {name!r}. Rows: {', '.join(known)}.{nearest(name, known)}"
 
     def _recordings(self, mode: Mode, given: str | Path | Recording) -> Recording | None:
         """The recordings of the suite; None for a live run."""
@@ -402,20 +431,19 @@ class Suite:
     def lint(self) -> list[str]:
         """Load the target and check all cases against it, without running anything. Returns remarks.
 
-        Raises `ConfigurationError` for what a run would refuse.
+        Raises `ConfigurationError` for what a run would refuse, with the remarks.
         """
         judging = Judging(limits=self.limits)
         target = self._target(None, None, judging)
         for scorer in self.judges:
             scorer.asking(judging)
-        self._refuse_useless(target, judging)
-        self._refuse_unknown_rows(target)
-        if isinstance(target, OutputsTarget):
-            target.check(self.cases)
-        Session(
-            "lint", self.cases, target, self.judges, repeats=self.repeats, limits=self.limits, judging=judging
+        mistakes, remarks = (
+            list(self._mistakes(target, judging, self.cases)),
+            list(self._remarks(target, judging)),
         )
-        return list(self._remarks(target, judging))
+        if mistakes:
+            raise SuiteError([*mistakes, *remarks])
+        return remarks
 
     def _remarks(self, target: Target, judging: Judging) -> Iterator[str]:
         unnamed = sum(not case.is_named for case in self.cases)
@@ -460,7 +488,8 @@ class Suite:
         for case in self.cases if nodes is not None else ():
             if (given := case.assertions.get("nodes")) is None:
                 continue
-            for name in names_in(chosen(given)[1]):
+            how, expected = chosen(given)
+            for name in names_in(expected) if how == "subset" else ():
                 if name not in (nodes or ()):
                     yield f"the case {case.id!r} allows the node {name!r}, which the graph has not"
 

@@ -92,6 +92,10 @@ class Target:
         """Hashes of the parts of it, by names that a message can give."""
         raise NotImplementedError
 
+    def mistakes(self, cases: Sequence[Case]) -> Iterator[str]:
+        """Sentences about what does not fit it: its settings, or these cases."""
+        yield from ()
+
     def version(self) -> str:
         """A hash of what is measured, as far as it is known: the rules, the files, the code of a function."""
         return version_of(dict(self.parts()))
@@ -179,12 +183,11 @@ class OutputsTarget(Target):
     is_recorded: bool = False
     kind: str = "outputs"
 
-    def check(self, cases: Sequence[Case]) -> None:
-        """Raise `ConfigurationError` if a case has no output."""
+    def mistakes(self, cases: Sequence[Case]) -> Iterator[str]:
         missing = [case.id for case in cases if case.id not in self.outputs]
         if missing:
             shown = ", ".join(missing[:5])
-            raise ConfigurationError(f"{len(missing)} of {len(cases)} cases have no output: {shown}.")
+            yield f"{len(missing)} of {len(cases)} cases have no output: {shown}."
 
     def for_worker(self) -> Callable[[Case, str], Any]:
         return lambda case, thread_id: Answered(self.outputs[case.id])
@@ -257,12 +260,6 @@ class GraphTarget(Target):
                 name for name in graph.channels if not name.startswith("__") and ":" not in name
             )
             self.is_async = has_async_nodes(graph)
-            if output is not None and output not in _outputs(graph):
-                known = _outputs(graph)
-                raise ConfigurationError(
-                    f"output is {output!r}, which is not a key of the graph's output. "
-                    f"Keys: {', '.join(known)}.{nearest(output, known)}"
-                )
             undo.pop_all()
 
     def _governor(self, graph: Any, given: ArbiterOS | None) -> ArbiterOS | None:
@@ -388,6 +385,13 @@ class GraphTarget(Target):
             waiting = [each.value for each in parts["__interrupt__"]]
             state = {key: value for key, value in parts.items() if key != "__interrupt__"}
         return Answered(_output_of(state, self._output), waiting)
+
+    def mistakes(self, cases: Sequence[Case]) -> Iterator[str]:
+        if self._output is not None and self._output not in (known := _outputs(self._first)):
+            yield (
+                f"output is {self._output!r}, which is not a key of the graph's output. "
+                f"Keys: {', '.join(known)}.{nearest(self._output, known)}"
+            )
 
     def parts(self) -> Mapping[str, str]:
         constitution = None if self._arbiter_os is None else self._arbiter_os.constitution

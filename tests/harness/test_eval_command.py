@@ -844,3 +844,48 @@ def test_lint_names_the_suite_of_each_mistake(files: Path) -> None:
     said = Said("lint")
     assert said.code == 2
     assert "suites/watching.yaml: app.py has no 'answr'" in said.err
+
+
+def test_all_that_does_not_fit_the_target_is_reported_at_once(files: Path) -> None:
+    """By a run as by the lint, which adds its remarks."""
+    suite = files / "suites/parity.yaml"
+    cases = (
+        "cases:\n  - {id: x, input: 1, expect: {nodes: [a]}}\n  - {input: 2, expect: {raises: ValueErorr}}\n"
+    )
+    wrong = (
+        "votes: 3\ncache: all\n"
+        + suite.read_text().partition("cases:")[0]
+        + cases
+        + "gate: {rows: [rihgt]}\n"
+    )
+    suite.write_text(wrong)
+    where = f"suites/parity.yaml:{wrong.splitlines().index('cases:') + 2}"
+    said = Said("lint")
+    mistakes = [
+        "suites/parity.yaml: cache is 'all', and the target is function app.py:answer",
+        "suites/parity.yaml: votes is 3, and no row of the suite asks a judge.",
+        "suites/parity.yaml: gate: rows: the suite has no row 'rihgt'.",
+        f"{where}: case 'x': expect.nodes: expected a graph as target",
+    ]
+    remarks = ["suites/parity.yaml: 1 of 2 cases have no id", "suites/parity.yaml: the case "]
+    for command, told in (("lint", [*mistakes, *remarks]), ("run", mistakes)):
+        said = Said(command)
+        lines = [
+            line for line in said.err.splitlines() if not line.startswith("suites/parity.yaml: the scorer")
+        ]
+        assert (said.code, len(lines)) == (2, len(told)), said.err
+        assert all(line.startswith(begin) for line, begin in zip(lines, told, strict=True)), said.err
+
+
+def test_record_says_that_a_function_without_judges_is_not_recorded(
+    files: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Said("record").code == 0
+    (said,) = caplog.messages
+    assert said.startswith("parity: nothing is recorded, and a replay needs no recordings")
+    assert said.endswith("target.record: true.")
+    caplog.clear()
+    suite = files / "suites/parity.yaml"
+    suite.write_text(suite.read_text().replace("app.py:answer", "app.py:answer, record: true"))
+    assert Said("record").code == 0
+    assert caplog.messages == []

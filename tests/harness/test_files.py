@@ -135,7 +135,7 @@ def test_runs_have_the_configurable_of_the_target(files: Path) -> None:
 
 
 FIVE = [
-    Case("one", {"q": "ä", "n": 1}, expected="x", tags=["a", "b"]),
+    Case("one", {"q": "ä", "n": 1}, expected="x", tags=["a", "b", "c"]),
     Case("two", {"q": "2"}, metadata={"level": "hard"}),
     Case("three", {"q": "3"}, cluster="c", must_pass=True, repeats=2),
     Case("", {"q": "4"}, expected=["x", {"y": None}]),
@@ -163,7 +163,7 @@ FILES = {
     "cases.json": json.dumps([entry(case) for case in FIVE], indent=1),
     "cases.yaml": yaml.safe_dump([entry(case) for case in FIVE], allow_unicode=True),
     "cases.csv": "\ufeffid,input.q,input.n,expected,expect,tags,cluster,must_pass,repeats,metadata.level\r\n"
-    'one,ä,"[1]",x,,a;b,,,,\r\n'
+    'one,ä,"[1]",x,,"a;b, c",,,,\r\n'
     "two,2,,,,,,,,hard\r\n"
     "three,3,,,,,c,true,2,\r\n"
     ',4,,"[""x"", {""y"": null}]",,,,,,\r\n'

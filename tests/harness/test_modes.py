@@ -553,6 +553,17 @@ def test_outdated_recordings_mark_the_report() -> None:
     assert without_timing(load_report(run_folder("last"))) == without_timing(report)
 
 
+def test_old_answers_are_offered_where_all_that_is_missing_has_one() -> None:
+    """They could not replace an answer that was never recorded."""
+    suite().run(graph(Spy("plan")), mode="record")
+    with pytest.raises(
+        RecordingError, match="eval record`, or pass --allow-stale to measure with old answers"
+    ):
+        suite("It is brief.").run(graph(Spy("plan")), mode="mock")
+    with pytest.raises(RecordingError, match="eval record`[.]$"):
+        suite(cases=[Case("c", {"log": ["c"]})]).run(graph(Spy("plan")), mode="mock")
+
+
 def test_all_missing_answers_are_named_also_where_outdated_ones_are_taken() -> None:
     suite().run(graph(Spy("plan")), mode="record")
     cases = [*suite().cases, Case("c", {"log": ["c"]}), Case("d", {"log": ["d"]})]
