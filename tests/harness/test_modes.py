@@ -560,7 +560,7 @@ def test_old_answers_are_offered_where_all_that_is_missing_has_one() -> None:
         RecordingError, match="eval record`, or pass --allow-stale to measure with old answers"
     ):
         suite("It is brief.").run(graph(Spy("plan")), mode="mock")
-    with pytest.raises(RecordingError, match="eval record`[.]$"):
+    with pytest.raises(RecordingError, match=r"eval record`\.$"):
         suite(cases=[Case("c", {"log": ["c"]})]).run(graph(Spy("plan")), mode="mock")
 
 
