@@ -19,7 +19,7 @@ from arbiter.cli._options import Screen, check_format, check_place, model_given,
 from arbiter.cli._progress import Progress, ends_in_good_order
 from arbiter.cli._runs import summaries
 from arbiter.cli._store import opened_store
-from arbiter.cli._streams import stdout_for_results, tell
+from arbiter.cli._streams import each_warning_once, stdout_for_results, tell
 from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.experiments import SCENARIOS, AgentFactory, Experiment, ExperimentResult, verify_table1
 from arbiter.experiments.plans import COLUMNS, ExperimentPlan
@@ -106,6 +106,7 @@ def recording(settings: Settings) -> Generator[dict[str, Any]]:
             found["repository"] = opening.enter_context(opened_store(settings.store))
         if settings.ledger is not None:
             found["ledger"] = opening.enter_context(opened(settings.ledger, create=True, sign=True))
+        opening.enter_context(each_warning_once())
         opening.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", ArbiterWarning)  # the result has them
         opening.enter_context(ends_in_good_order())

@@ -106,6 +106,17 @@ def test_an_experiment_is_planned_run_and_shown(project: Path) -> None:
 
 
 @pytest.mark.lengthy
+def test_a_gate_that_judges_no_draft_is_reported_once(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There are thousands of drafts, and the result counts those that were not judged."""
+    (project / "junk.py").write_text(MODELS + "junk = Named(model_name='junk-1', answers=['none'])\n")
+    options = (*WITH[:-1], "junk.py:junk", *SMALL, "--metric", "fluency")
+    typed("experiment", "run", "debate-controversial", *options, code=5)
+    assert len([said for said in caplog.messages if "the draft was not judged" in said]) == 1
+
+
+@pytest.mark.lengthy
 def test_a_budget_that_is_used_up_ends_with_5_and_goes_on() -> None:
     first = typed(
         "experiment",
