@@ -195,7 +195,11 @@ def _fault(score: Score) -> str | None:
     if outcome != "scored":
         return None if value is None else f"has the value {value!r} and the outcome {outcome!r}; expected one"
     if value is None:
-        return None if score.label is not None else "has neither a value nor a label"
+        return (
+            None
+            if score.label is not None
+            else "has neither a value nor a label; expected a name, then a value, as in Score('tone', 0.7)"
+        )
     if isinstance(value, bool) or not is_numeric(value) or not math.isfinite(value):
         return f"has the value {value!r:.80}; expected a finite number"
     low, high = score.scale

@@ -64,6 +64,7 @@ UNTYPED: Any = Score
         (Score("tone", 11, scale=(0, 9)), "outside of its scale 0 to 9"),
         (1.5, "outside of its scale 0 to 1; return a Score with its own scale"),
         (Score("tone"), "neither a value nor a label"),
+        (UNTYPED(0.7), "expected a name, then a value"),
         (Score("tone", 0.5, outcome="timeout"), "expected one"),
         (Score("tone", 0.5, passed=1), "expected True, False or None"),  # type: ignore[arg-type]
         ({}, "empty mapping"),
