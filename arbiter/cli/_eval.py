@@ -6,6 +6,7 @@ not be decided, 130 it was interrupted. Standard output has the result alone; pr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,6 @@ from arbiter.cli._eval_options import (
     OfSuite,
     Options,
     Out,
-    Repeats,
     Run,
     Strict,
     Suites,
@@ -47,19 +47,14 @@ def run(options: Options) -> int:
 
 
 @eval_app.command()
+@takes(Options, "suites", "repeats", "votes", "seed", "window", "until", "allow")
 def record(
-    suites: Suites = None,
-    all_: Annotated[bool, typer.Option("--all", help="Ask everything again.")] = False,
-    repeats: Repeats = None,
-    allow: Allow = None,
-) -> None:
+    options: Options, all_: Annotated[bool, typer.Option("--all", help="Ask everything again.")] = False
+) -> int:
     """Run suites, and keep every answer in recordings/; only what is missing or stale is asked."""
     from arbiter.cli._evaluating import run_suites
 
-    options = Options(
-        suites=suites or (), records=True, again=all_, repeats=repeats, no_gate=True, allow=tuple(allow or ())
-    )
-    raise typer.Exit(run_suites(options))
+    return run_suites(replace(options, records=True, again=all_, no_gate=True))
 
 
 @eval_app.command()

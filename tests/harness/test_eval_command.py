@@ -889,3 +889,35 @@ def test_record_says_that_a_function_without_judges_is_not_recorded(
     suite.write_text(suite.read_text().replace("app.py:answer", "app.py:answer, record: true"))
     assert Said("record").code == 0
     assert caplog.messages == []
+
+
+JUDGED = """
+suite: judged
+target: {function: app.py:answer}
+models: {judge: "models.py:judge"}
+scorers: [{name: kind, use: judge, rubric: It is kind., judge: judge}]
+cases: [{id: a, input: {n: 1}}]
+"""
+
+
+def judged_by(files: Path, answer: str) -> None:
+    (files / "suites/parity.yaml").write_text(JUDGED)
+    (files / "models.py").write_text(
+        f"from tests.scripted import Named\njudge = Named(answers=[{answer!r}], model_name='j')\n"
+    )
+
+
+def test_record_measures_as_often_as_the_replay_asks_for(files: Path) -> None:
+    """A replay of three votes named recordings that no option of the command could make."""
+    judged_by(files, '{"reasoning": "fine", "score": 8}')
+    assert Said("record", "--votes", "3").code == 0
+    assert Said("run", "--mock", "--votes", "3").code == 0
+
+
+def test_a_report_says_why_a_judge_abstained_from_all_cases(files: Path) -> None:
+    judged_by(files, "no")
+    said = Said("run")
+    assert said.code == 5
+    told = " ".join(said.out.split())
+    assert "kind abstained, first about a: EvaluationError: abstained: of 2 answers of j" in told
+    assert "it has no JSON object" in told

@@ -27,6 +27,7 @@ _NO_LOSS = ("scored", "not_applicable")
 _MOST_CHANGES = 3
 _MOST_LABELS = 10
 _LONGEST_LABEL = 60
+_LONGEST_REASON = 300
 _MARKS: Mapping[str, str] = {"regressed": "✗", "improved": "✓", "steady": "✓", "unpaired": "✓", "new": "·"}
 
 
@@ -177,13 +178,26 @@ def remarks(report: Report) -> list[str]:
         found.append(
             about if mine is None else f"{about}; {calibration.told([*mine.values.values()], mine.scale)}"
         )
-    found += [*_relatives(report), *_mixed(report), *_untimed(report)]
+    found += [*_abstained(report), *_relatives(report), *_mixed(report), *_untimed(report)]
     if report.outdated:
         found.append(f"outdated recordings were taken (--allow-stale): {_first(report.outdated)}")
     if report.unused:
         how = "arbiter eval record --all removes them"
         found.append(f"recordings that no case needs: {_first(report.unused)}; {how}")
     return found
+
+
+def _abstained(report: Report) -> Iterator[str]:
+    """The rows of which nothing was judged because their judge abstained, each with the first reason."""
+    for name, row in report.rows.items():
+        reasons = (
+            f"{name} abstained, first about {result.case_id}: {_short(score.reason, _LONGEST_REASON)}"
+            for result in report.results
+            for score in result.scores
+            if score.name == name and score.outcome == "abstained"
+        )
+        if not row.n and (first := next(reasons, "")):
+            yield first
 
 
 def _relatives(report: Report) -> Iterator[str]:
@@ -233,13 +247,15 @@ def labels(report: Report) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, counts in report.labels.items():
         often = sorted(counts.items(), key=lambda each: -each[1])
-        shown = ", ".join(f"{_short(label)} {count:,}" for label, count in often[:_MOST_LABELS])
+        shown = ", ".join(
+            f"{_short(label, _LONGEST_LABEL)} {count:,}" for label, count in often[:_MOST_LABELS]
+        )
         found[name] = shown + _more(len(often) - _MOST_LABELS)
     return found
 
 
-def _short(label: str) -> str:
-    return (label or '""') if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
+def _short(text: str, most: int) -> str:
+    return (text or '""') if len(text) <= most else text[: most - 1] + "…"
 
 
 def not_judged(report: Report) -> str:
