@@ -252,6 +252,9 @@ class Suite:
             scorers = [scorer.seeded(self.seed).asking(judging) for scorer in self.judges]
             if mistakes := list(self._mistakes(measured, judging, cases, is_cached=cache is not None)):
                 raise SuiteError(mistakes)
+            if mode != "mock":
+                for remark in _ignored(measured, cases):
+                    _log.warning("%s: %s", self.name, remark)
             if isinstance(measured, GraphTarget):
                 judging.count(measured.queues)
             head = self._head(measured, cases, judging, mode)
@@ -465,10 +468,7 @@ class Suite:
                 "the graph has a store that all cases share, so a case finds what others left there. Let a function "
                 "make the graph and its store, and set target.fresh: case"
             )
-        if isinstance(target, GraphTarget):
-            for key, count, why in target.ignored_keys(case.input for case in self.cases):
-                cases = "1 case has" if count == 1 else f"{count:,} cases have"
-                yield f"{cases} {key!r} in the input, {why}"
+        yield from _ignored(target, self.cases)
         yield from self._not_yet(nodes)
         yield from self._misspelt(target.tools())
         for scorer in self.judges:
@@ -542,6 +542,14 @@ def _has_moved(captured: str, runs: Iterator[Path]) -> bool:
         except (OSError, *OTHER_FORM):  # it was killed
             return False
     return False
+
+
+def _ignored(target: Target, cases: Sequence[Case]) -> Iterator[str]:
+    """Remarks about keys of inputs that the graph does not read."""
+    if isinstance(target, GraphTarget):
+        for key, count, why in target.ignored_keys(case.input for case in cases):
+            some = "1 case has" if count == 1 else f"{count:,} cases have"
+            yield f"{some} {key!r} in the input, {why}"
 
 
 def _unread(evaluator: NodeEvaluator, target: Target) -> Iterator[str]:

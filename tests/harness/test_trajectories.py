@@ -104,11 +104,16 @@ class Question(TypedDict):
     log: list[str]
 
 
-def test_the_lint_names_keys_of_the_input_that_the_graph_ignores() -> None:
+def test_the_lint_and_a_run_name_keys_of_the_input_that_the_graph_ignores(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """LangGraph drops them without a word, and the node fails or answers something else."""
     cases = [Case("x", {"logs": []}), Case("y", {"log": [], "logs": []}), Case("z", {"log": []})]
     target = chain(Spy("plan"))
-    (said,) = Suite("graph", cases, scorers={"size": lambda _: True}, target=target).lint()
+    suite = Suite("graph", cases, scorers={"size": lambda _: True}, target=target)
+    (said,) = suite.lint()
+    suite.run(folder=None)
+    assert caplog.messages == [f"graph: {said}"]
     assert said.startswith(
         "2 cases have 'logs' in the input, which the graph ignores, because it is not a key of"
     )
