@@ -108,10 +108,10 @@ class Commands(typer.Typer):
                 # Typer would evaluate a text anew, and get other infos.
                 function.__annotations__[each.name] = each.annotation
                 kind, *infos = get_args(each.annotation) or (None,)
-                number = next((one for one in (int, float) if one in (kind, *get_args(kind))), None)
-                for info in infos if number is not None else ():
-                    info.parser = partial(_number, number, info.min, info.max)
-                    info.metavar = f"<{number.__name__}>"
+                for number in (int, float):
+                    for info in infos if number in (kind, *get_args(kind)) else ():
+                        info.parser = partial(_number, number, info.min, info.max)
+                        info.metavar = f"<{number.__name__}>"
             return register(function)
 
         return made
