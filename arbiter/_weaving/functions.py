@@ -6,6 +6,7 @@ function consists of the governed functions that ran before it in the same run a
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import uuid
@@ -269,7 +270,13 @@ def govern_function(governed: Governed, function: Callable[..., Any]) -> Callabl
 
     The node's input is the argument if there is only one, else a dict of all arguments by name; an approved
     edit of the input replaces them. Raises `NotAGraphError` for a generator function, and without a signature.
+
+    A `@task` stays one, and its function is governed: a call of the task only gives a future.
     """
+    if _is_task(function):
+        same: Any = copy.copy(function)
+        same.func = govern_function(governed, same.func)
+        return cast("Callable[..., Any]", same)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise NotAGraphError(
             f"{governed.name!r} is a generator function, which cannot be governed on its own. "
@@ -312,6 +319,12 @@ def govern_function(governed: Governed, function: Callable[..., Any]) -> Callabl
         return call_of(args, kwargs).invoke()
 
     return call
+
+
+def _is_task(function: object) -> bool:
+    from langgraph.func import task  # which programs without tasks do not import
+
+    return isinstance(function, type(task(_is_task)))
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -771,6 +771,51 @@ def test_functional_api(mode: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_governed_task_stays_a_task_and_its_function_is_governed(mode: str) -> None:
+    """`@arbiter_os.govern` above `@task`: rules and the history see the result, and not its future."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(ThresholdEvaluator("paid", "paid", 1))
+
+    @arbiter_os.checker
+    def affordable(output: dict[str, int]) -> bool:
+        return output["paid"] < 100
+
+    @arbiter_os.govern
+    @task
+    def pay(amount: int) -> dict[str, int]:
+        if amount < 0:
+            raise ValueError("no such amount")
+        return {"paid": amount}
+
+    @arbiter_os.govern
+    @task
+    async def apay(amount: int) -> dict[str, int]:
+        return {"paid": amount}
+
+    @entrypoint()
+    def flow(amount: int) -> dict[str, int]:
+        return pay(amount).result()
+
+    @entrypoint()
+    async def aflow(amount: int) -> dict[str, int]:
+        return await (apay(amount) if amount > 0 else pay(amount))
+
+    def go(amount: int) -> Any:
+        return flow.invoke(amount) if mode == "sync" else asyncio.run(aflow.ainvoke(amount))
+
+    assert go(5) == {"paid": 5}
+    (item,) = arbiter_os.history.items()
+    assert (item.status, item.output_state) == ("completed", {"paid": 5})
+    assert item.evaluation_results["paid"].score == 5
+    with pytest.raises(PolicyViolationError, match="affordable"):
+        go(500)
+    with pytest.raises(ValueError, match="no such amount"):
+        go(-1)
+    assert [item.status for item in arbiter_os.history.items()] == ["failed"]
+    pay.clear_cache(InMemoryCache())
+
+
 def test_a_resumed_entrypoint_that_was_forgotten_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     """No checkpoint keeps its calls, so a cap begins again; one warning says so."""
     caplog.set_level(logging.WARNING, "arbiter")
