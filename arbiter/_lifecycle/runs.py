@@ -43,7 +43,7 @@ from arbiter.history._record import (
     with_spent,
 )
 from arbiter.history._recorder import Recovered, Run
-from arbiter.history._results import NOTHING
+from arbiter.history._results import NO_RESULTS, NOTHING
 from arbiter.listening import HistoryListener, tell
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.verdicts import Verdict
@@ -364,7 +364,7 @@ class NodeRun:
                 self.record,
                 self.run,
                 tallies=SHADOW,
-                evaluations=NOTHING,
+                evaluations=NO_RESULTS,
                 states=self.states,
             )
             self._shadow_view.clock = self.settings.clock

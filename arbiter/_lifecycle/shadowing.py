@@ -17,7 +17,7 @@ from arbiter._lifecycle.shadow import ShadowDecision, ShadowDifference
 from arbiter._values.states import freeze
 from arbiter.errors import describe
 from arbiter.history._record import PolicyDecision, Record
-from arbiter.history._results import NOTHING
+from arbiter.history._results import NO_RESULTS
 from arbiter.policy import PolicyChecker
 from arbiter.verdicts import FAILED, Verdict
 
@@ -145,7 +145,7 @@ def shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
             )
         break
     if evaluations is not None:
-        view.item.give_results(NOTHING)
+        view.item.give_results(NO_RESULTS)
     return decision
 
 

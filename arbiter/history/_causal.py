@@ -15,9 +15,8 @@ from arbiter.history._items import History, HistoryItem, ToolsOf, copied, matche
 from arbiter.history._past import Past, Tally
 from arbiter.history._record import Record, States, evaluations_from, record_from
 from arbiter.history._recorder import Run
-from arbiter.history._results import NOTHING, Lazy, Results
+from arbiter.history._results import NOTHING, EvaluationResults, Lazy, Results
 from arbiter.instructions import Instruction, recorded_instruction
-from arbiter.verdicts import EvaluationResult
 
 _log = logging.getLogger("arbiter")
 _forgetful = Once()
@@ -40,7 +39,7 @@ class CausalHistory(History):
         group: object = None,
         *,
         tallies: str = "",
-        evaluations: Mapping[str, EvaluationResult] | None = None,
+        evaluations: EvaluationResults | None = None,
         states: States | None = None,
     ) -> None:
         self._past = past

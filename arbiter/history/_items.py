@@ -35,7 +35,7 @@ from arbiter.history._record import (
     kind_of,
     total,
 )
-from arbiter.history._results import NOTHING, Results, settled
+from arbiter.history._results import NOTHING, EvaluationResults, Results, settled
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Outcome, Verdict
 
@@ -67,7 +67,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
     def __init__(
         self,
         record: Record,
-        evaluations: Mapping[str, EvaluationResult] | None = None,
+        evaluations: EvaluationResults | None = None,
         states: States | None = None,
     ) -> None:
         self._record = record
@@ -77,7 +77,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
         self._output: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = UNSEEN
         self._watched = False
 
-    def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
+    def give_results(self, evaluations: EvaluationResults | None) -> None:
         """Show these results from now on. With None, show those of the record again, also to later readers."""
         self._evaluations = evaluations
         if evaluations is None:
@@ -167,7 +167,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
         return MappingProxyType(dict(self._record.routes))
 
     @property
-    def evaluation_results(self) -> Mapping[str, EvaluationResult]:
+    def evaluation_results(self) -> EvaluationResults:
         return self._record.evaluations if self._evaluations is None else self._evaluations
 
     @property

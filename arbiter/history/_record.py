@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from arbiter._values.states import Snapshot, digests_of, with_own_parts
 from arbiter.history._facts import RunFact
-from arbiter.history._results import NOTHING, Results
+from arbiter.history._results import NO_RESULTS, NOTHING, EvaluationResults, Results
 from arbiter.instructions import Instruction, recorded_instruction
 from arbiter.verdicts import FAILED, EvaluationResult, Outcome, Verdict
 
@@ -191,7 +191,7 @@ class Record:
     output: Mapping[str, Any]
     checks: Mapping[str, Verdict]
     routes: Mapping[str, str | None]
-    evaluations: Mapping[str, EvaluationResult]
+    evaluations: EvaluationResults
     errors: Mapping[str, str]
     notes: Mapping[str, str]
     corrections: tuple[str, ...]
@@ -244,8 +244,10 @@ class Record:
         self.started = started
         self.duration = 0.0
         self.status = "running"
-        self.output = self.checks = self.routes = self.evaluations = self.errors = self.notes = NOTHING
-        self.gating = self.tallies = NOTHING
+        self.output = self.checks = self.routes = self.errors = self.notes = self.gating = self.tallies = (
+            NOTHING
+        )
+        self.evaluations = NO_RESULTS
         self.corrections = self.error_types = ()
         self.raw = self.error = self.redirected_to = self.redirected_by = self.account = None
 

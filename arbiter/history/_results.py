@@ -26,7 +26,17 @@ class Judgement(NamedTuple):
     """The evaluator's version; "" if it is not known."""
 
 
-class Results(Mapping[str, EvaluationResult]):
+class EvaluationResults(Mapping[str, EvaluationResult]):
+    """The results of the evaluators of one node run, by name."""
+
+    __slots__ = ()
+
+    async def aget(self, name: str) -> EvaluationResult | None:
+        """As `get`, without blocking the event loop."""
+        return self.get(name)
+
+
+class Results(EvaluationResults):
     """Complete evaluation results of an item that was restored or copied."""
 
     __slots__ = ("_found", "absent", "ended", "errors", "trace", "versions")
@@ -68,10 +78,6 @@ class Results(Mapping[str, EvaluationResult]):
     def __len__(self) -> int:
         return len(self._found)
 
-    async def aget(self, name: str) -> EvaluationResult | None:
-        """As `get`."""
-        return self.get(name)
-
     def error_of(self, name: str) -> str | None:
         """The reason why that evaluator gave no result; None if it gave one."""
         return self.errors.get(name)
@@ -97,8 +103,11 @@ class Results(Mapping[str, EvaluationResult]):
 End = tuple[str, EvaluationResult | None, str | None, Outcome]
 """A `Judgement` without its version, which may have to be read from source."""
 
+NO_RESULTS = Results({})
+"""Those of a node run that no evaluator judges."""
 
-class Lazy(Mapping[str, EvaluationResult]):
+
+class Lazy(EvaluationResults):
     """Evaluation results that may not be complete yet.
 
     A copy waits for all of them, and so do `len`, iteration, `errors`, `ended` and `versions`.

@@ -19,7 +19,6 @@ from arbiter._values.version import __version__
 from arbiter.errors import ConfigurationError
 from arbiter.history import HistoryItem
 from arbiter.history._record import Record
-from arbiter.history._results import NOTHING
 from arbiter.instructions import TOOL_CALL
 from arbiter.listening import ExecutionInfo, HistoryListener
 from arbiter.redaction import ContentRedactor
@@ -229,7 +228,7 @@ class OpenTelemetry(HistoryListener):
             self._finish(opened, item)
             if record.account is not None and record.account.model_checks:
                 self._asked(opened, item, record.account.model_checks)
-            if record.evaluations is not NOTHING and hasattr(record.evaluations, "then"):
+            if hasattr(record.evaluations, "then"):
                 ended = time.time_ns()
                 self._judged[id(record.evaluations)] = _Judged(opened, ended, frozenset(item.read_results))
                 opened.span.end(ended)

@@ -24,6 +24,7 @@ from arbiter import (
     EvaluationResult,
     EvaluationRouter,
     History,
+    HistoryItem,
     NodeEvaluator,
     PolicyViolationError,
     ThresholdEvaluator,
@@ -655,6 +656,25 @@ def test_a_rule_that_reads_a_misspelt_result_is_reported_once(
         f"a rule read the result {misspelt!r} of its node, and no evaluator gives one of that name, so it found none. "
         f"Evaluators: quality_{read}, of_b. Did you mean 'quality_{read}'? (This is reported once.)"
     ]
+
+
+def test_a_result_can_be_awaited_where_nothing_is_judged() -> None:
+    """`aget` finds none, as `get` does, before the body and on a node without an evaluator."""
+    arbiter_os = ArbiterOS()
+    found: list[object] = []
+
+    @arbiter_os.checker
+    async def before(item: HistoryItem) -> bool:
+        found.append(await item.evaluation_results.aget("style"))
+        return True
+
+    @arbiter_os.checker
+    async def afterwards(output: object, history: History) -> bool:
+        found.extend([await item.evaluation_results.aget("style") for item in history.items()])
+        return True
+
+    assert run(arbiter_os.govern(chain(Spy("a"))), {"log": []}, mode="async")["log"] == ["a"]
+    assert found == [None, None]
 
 
 def test_a_result_that_a_rule_reads_where_nothing_is_judged_is_reported(

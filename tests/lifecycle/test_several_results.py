@@ -365,7 +365,7 @@ def test_one_of_several_results_is_awaited_without_blocking_the_loop() -> None:
 
     class Reader(PolicyRouter):
         async def route_after(self, history: History, current_output: Any) -> None:
-            results: Any = history.item.evaluation_results
+            results = history.item.evaluation_results
             found.append((await results.aget("style.clear"), await results.aget("style.none")))
 
     _, app = governed(chain(Spy("a")), Judge("style", later), Reader("reader"))

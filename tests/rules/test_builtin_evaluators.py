@@ -41,6 +41,7 @@ from arbiter.evaluators import (
 )
 from arbiter.evaluators._consistency import similarity
 from arbiter.history._record import Record
+from arbiter.history._results import Results
 from arbiter.instructions import GENERATE, VERIFY
 from arbiter.models import Price
 from tests.scripted import tool_call, usage
@@ -481,7 +482,7 @@ def test_weighted_mean_is_between_its_parts(parts: list[tuple[float, float]]) ->
 
 def scored(by: Mapping[str, float]) -> History:
     """A history whose last item was scored so."""
-    results = {name: EvaluationResult(score, True) for name, score in by.items()}
+    results = Results({name: EvaluationResult(score, True) for name, score in by.items()})
     history = History()
     history.entries = [[HistoryItem(Record("1", "write", None, 1, "", 0.0), evaluations=results)]]
     return history

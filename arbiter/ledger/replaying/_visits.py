@@ -48,7 +48,7 @@ from arbiter.history._facts import KEEP, RUN, fold
 from arbiter.history._past import Past, Tally, task_order
 from arbiter.history._record import PolicyDecision
 from arbiter.history._recorder import FirstTask, Recorder, Run, begin
-from arbiter.history._results import Results
+from arbiter.history._results import NO_RESULTS, Results
 from arbiter.ledger._entries import scores_of
 from arbiter.ledger._exporting import RecordedThread
 from arbiter.ledger.replaying._pasts import Attempt, Pasts
@@ -218,7 +218,7 @@ class ReplayedRun(NodeRun):
     @property
     def shadow_view(self) -> CausalHistory:
         if self._shadow_view is None:
-            view = _View(self.past, self.record, self.run, tallies=SHADOW, evaluations={})
+            view = _View(self.past, self.record, self.run, tallies=SHADOW, evaluations=NO_RESULTS)
             view.notes = self.candidate.notes
             view.clock = self.settings.clock
             self._shadow_view = view
