@@ -24,7 +24,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from pydantic import BaseModel, ValidationError
 
-from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, describe
+from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, callers, describe
 from arbiter.experiments.people import (
     NameList,
     Person,
@@ -199,7 +199,7 @@ class AgentFactory:
                 f"the model could not make {len(made)} of {len(samples)} people; they are templates instead "
                 f"(numbers {', '.join(map(str, made[:5]))}{', …' if len(made) > 5 else ''}): {problems[made[0]]}.",
                 ArbiterWarning,
-                stacklevel=3,
+                stacklevel=callers(),
             )
         return [people[at] for at in range(len(samples))]
 

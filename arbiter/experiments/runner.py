@@ -22,7 +22,7 @@ from uuid import uuid4
 from arbiter._values.kinds import is_mapping
 from arbiter._values.states import is_whole
 from arbiter._values.versions import hash_of
-from arbiter.errors import ArbiterWarning, ConfigurationError
+from arbiter.errors import ArbiterWarning, ConfigurationError, callers
 from arbiter.experiments.arms import Corrections, NoJudge, Repository, Treatment
 from arbiter.experiments.factory import AgentFactory
 from arbiter.experiments.measuring import MetricScorer, plain_messages
@@ -222,7 +222,7 @@ class Experiment:
             "treats": {arm: self._kinds(each) for arm, each in self.corrections.items()},
         }
         for each in models.warnings:
-            warnings.warn(each, ArbiterWarning, stacklevel=3)
+            warnings.warn(each, ArbiterWarning, stacklevel=callers())
         world = World(models.agents, order=self.order)
         target = _Environments(self, world, models)
         scorers: list[Any] = []

@@ -14,7 +14,7 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from arbiter.errors import ArbiterWarning, ConfigurationError
+from arbiter.errors import ArbiterWarning, ConfigurationError, callers
 from arbiter.experiments.profiles import Dimension, Scalar
 
 
@@ -88,7 +88,7 @@ def flatten(
         warnings.warn(
             f"a sampling plan is for {len(people)} people where {n} are wanted; {what}.",
             ArbiterWarning,
-            stacklevel=3,
+            stacklevel=callers(),
         )
     people = people[:n] + [directives[at % len(directives)] for at in range(n - len(people))]
     columns = {

@@ -30,7 +30,15 @@ from pydantic import TypeAdapter
 
 from arbiter._values.files import write_whole
 from arbiter._values.kinds import is_mapping
-from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, PackError, describe, nearest
+from arbiter.errors import (
+    ArbiterError,
+    ArbiterWarning,
+    ConfigurationError,
+    PackError,
+    callers,
+    describe,
+    nearest,
+)
 from arbiter.harness.canonical import canonical, compact, listed
 from arbiter.harness.cases import Case
 from arbiter.harness.recordings import Asked
@@ -214,7 +222,7 @@ class Written:
                 warnings.warn(
                     f"{path}:{number}: the last line is torn, because the process was killed; it is left out.",
                     ArbiterWarning,
-                    stacklevel=2,
+                    stacklevel=callers(),
                 )
                 break
             line = _parsed(raw, path, number)
@@ -629,7 +637,7 @@ def runs_of(suite: str | None, folder: Path = FOLDER) -> Iterator[Path]:
             if suite is None or head_of(run).get("suite") == suite:
                 yield run
         except ConfigurationError as error:
-            warnings.warn(f"{error} The run is left out.", ArbiterWarning, stacklevel=2)
+            warnings.warn(f"{error} The run is left out.", ArbiterWarning, stacklevel=callers())
 
 
 def run_folder(name: str, folder: Path = FOLDER, *, suite: str | None = None) -> Path:

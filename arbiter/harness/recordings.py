@@ -31,7 +31,7 @@ from arbiter._values.files import write_whole, writing
 from arbiter._values.kinds import is_list, is_mapping
 from arbiter._values.states import is_whole
 from arbiter._values.versions import hash_of
-from arbiter.errors import ArbiterWarning
+from arbiter.errors import ArbiterWarning, callers
 from arbiter.harness.canonical import canonical
 from arbiter.harness.identity import changes_between
 from arbiter.harness.results import Status
@@ -422,7 +422,7 @@ class Recording:
                 f"{self._path(name)}: the recording for {_place(line)} has what looks like a secret, and the file is "
                 "meant to be committed. Replace the secret in the case or in what the target returns.",
                 ArbiterWarning,
-                stacklevel=4,
+                stacklevel=callers(),
             )
 
     def _file(self, name: str) -> Path:
@@ -461,7 +461,9 @@ class Recording:
             except (ValueError, TypeError, RecursionError) as error:
                 if line is None and number == len(whole):  # the process was killed while it wrote
                     warnings.warn(
-                        f"{path}:{number}: a torn last line was left out.", ArbiterWarning, stacklevel=5
+                        f"{path}:{number}: a torn last line was left out.",
+                        ArbiterWarning,
+                        stacklevel=callers(),
                     )
                     if self.mode == "record":
                         os.truncate(path, len(content) - len(row))  # the next line would be part of it
@@ -483,7 +485,7 @@ class Recording:
             warnings.warn(
                 f"{broken[0]}. The line is left out{others}; what it was about is asked again.",
                 ArbiterWarning,
-                stacklevel=5,
+                stacklevel=callers(),
             )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from arbiter._threads.deadlines import running_loop, start
 from arbiter._values.files import write_whole
-from arbiter.errors import ArbiterWarning
+from arbiter.errors import ArbiterWarning, callers
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.gate import GateSettings
 from arbiter.harness.journal import Journal, Written
@@ -233,7 +233,7 @@ class Run:
                     f"{place} cannot be written: {error.strerror or error}. Write it where there is room: "
                     f"arbiter eval report {session.run_id} --out FILE.",
                     ArbiterWarning,
-                    stacklevel=3,
+                    stacklevel=callers(),
                 )
         return report
 
@@ -245,7 +245,7 @@ class Run:
                 f"timeouts are not recorded, and a replay refuses to run without the answers of "
                 f"{', '.join(dict.fromkeys(late))}. Raise limits.case_timeout, and record again.",
                 ArbiterWarning,
-                stacklevel=4,
+                stacklevel=callers(),
             )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from arbiter.errors import ArbiterWarning
+from arbiter.errors import ArbiterWarning, callers
 from arbiter.harness.cache import Answers
 from arbiter.harness.cases import Case
 from arbiter.harness.journal import EVALUATIONS, Kept, lasting_score, score_from
@@ -94,7 +94,7 @@ class RecordedTape:
                 f"the output of case {case.id!r} is not JSON, so judges, and the scorers of a replay, get it in its "
                 "JSON form. Name an output that is JSON: target.output.",
                 ArbiterWarning,
-                stacklevel=2,
+                stacklevel=callers(),
             )
         place = Place(case.id, repeat)
         self.recordings.keep_answer(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 from arbiter._values.copies import DICT, DICTS, Copier, Exported, for_deep_copy, for_pickle, jsonable
 from arbiter._values.states import FrozenDict, SeenDict, View
-from arbiter.errors import ArbiterWarning, UnknownInstructionError, nearest
+from arbiter.errors import ArbiterWarning, UnknownInstructionError, callers, nearest
 from arbiter.history._past import NO_TALLY, Tally, task_order
 from arbiter.history._record import (
     UNSEEN,
@@ -601,7 +601,7 @@ class RunHistory(History):
                 f"no governed graph has a node {node!r}.{nearest(str(node), names)} "
                 f"Nodes: {', '.join(sorted(names))}.",
                 ArbiterWarning,
-                stacklevel=3,
+                stacklevel=callers(),
             )
 
     def copied(self, copier: Copier) -> tuple[Any, ...]:

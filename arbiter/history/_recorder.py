@@ -26,7 +26,7 @@ from uuid import uuid4
 from arbiter._threads.deadlines import running_loop
 from arbiter._threads.forks import new_lock
 from arbiter._values.once import Once
-from arbiter.errors import AmbiguousHistoryError, ArbiterWarning
+from arbiter.errors import AmbiguousHistoryError, ArbiterWarning, callers
 from arbiter.history._facts import RUN, RunFact, Value, fold
 from arbiter.history._items import RunHistory
 from arbiter.history._packing import is_packed_id
@@ -636,7 +636,7 @@ class Recorder:
                 f"the history has no thread {thread_id!r}. It may have been forgotten: "
                 f"ArbiterOS(keep_threads={self.keep_threads}) keeps the newest {self.keep_threads} threads in memory.",
                 ArbiterWarning,
-                stacklevel=4,
+                stacklevel=callers(),
             )
         return RunHistory([], {}) if log is None else log.history()
 

@@ -587,7 +587,9 @@ class Intervention(_Interventions):
         self._check_variables(cast or self.cast)
         if not (self._functional or self._textual or self._propositional):
             warnings.warn(
-                f"intervention {self.name!r} has no precondition: it fires at every step.", stacklevel=2
+                f"intervention {self.name!r} has no precondition: it fires at every step.",
+                ArbiterWarning,
+                stacklevel=callers(),
             )
 
     def _check_variables(self, cast: Cast) -> None:

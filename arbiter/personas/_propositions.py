@@ -29,7 +29,7 @@ from arbiter._constitution.documents import (
     validate,
 )
 from arbiter._values.states import is_number, is_whole
-from arbiter.errors import ConfigurationError, PackError, PackMistake, nearest
+from arbiter.errors import ConfigurationError, PackError, PackMistake, callers, nearest
 from arbiter.personas._characters import SHIPPED
 from arbiter.personas._targets import Target
 
@@ -386,7 +386,7 @@ class _Loader:
                 f"there is no {self.dimension}/{agent}.yaml, so {agent!r} has only the default propositions. "
                 f"Did you mean {meant[0]!r}?",
                 PropositionWarning,
-                stacklevel=2,
+                stacklevel=callers(),
             )
 
     def find(self, name: str) -> Traversable | None:
@@ -399,7 +399,7 @@ class _Loader:
             warnings.warn(
                 f"{self.dimension}/{found[0].name} is read, and {found[1].name} beside it is not. Keep one.",
                 PropositionWarning,
-                stacklevel=2,
+                stacklevel=callers(),
             )
         return found[0] if found else None
 
@@ -499,7 +499,7 @@ def _lint(entry: PropositionEntry, where: str) -> None:
             f"{where}: {entry.id}: an inverted claim with {found[0]!r} is a double negation: if it is true, it "
             "scores low. Claim the bad behaviour itself, or leave out `inverted`.",
             PropositionWarning,
-            stacklevel=2,
+            stacklevel=callers(),
         )
 
 
@@ -514,7 +514,7 @@ def _lint_types(entry: PropositionEntry, where: str) -> None:
                 f"{where}: {entry.id}: messages have the types {', '.join(_TYPES)}, and not {type!r}; a claim whose "
                 f"precondition is not met counts as 9.{meant}",
                 PropositionWarning,
-                stacklevel=2,
+                stacklevel=callers(),
             )
 
 

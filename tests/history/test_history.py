@@ -381,8 +381,9 @@ def test_threads_that_ran_longest_ago_are_forgotten_first() -> None:
     for name in ("0", "1", "2", "0", "3", "4"):
         app.invoke({"log": []}, thread(name))
     assert [arbiter_os.history_of(thread_id=name).count() for name in ("0", "3", "4")] == [2, 1, 1]
-    with pytest.warns(ArbiterWarning, match="keep_threads=3"):
+    with pytest.warns(ArbiterWarning, match="keep_threads=3") as caught:
         assert arbiter_os.history_of(thread_id="1").count() == 0
+    assert [each.filename for each in caught] == [__file__]
     with pytest.raises(ConfigurationError, match="keep_threads"):
         ArbiterOS(keep_threads=0)
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from arbiter._values.files import write_whole, writing
-from arbiter.errors import ArbiterWarning, ConfigurationError, nearest
+from arbiter.errors import ArbiterWarning, ConfigurationError, callers, nearest
 from arbiter.harness.exports.evidence import Evidence
 from arbiter.harness.exports.files import ending, write_rows
 from arbiter.harness.exports.forms import FORMS, ExportOptions, File, part_of
@@ -95,11 +95,13 @@ def _tables(
     except ConfigurationError as error:
         if not file.optional:
             raise
-        warnings.warn(f"{file.name}{end} is left out: {error}", ArbiterWarning, stacklevel=4)
+        warnings.warn(f"{file.name}{end} is left out: {error}", ArbiterWarning, stacklevel=callers())
         return {}
     for part, rows in parts.items():
         if not rows:
-            warnings.warn(f"{part}{end} is left out: no case falls into it.", ArbiterWarning, stacklevel=4)
+            warnings.warn(
+                f"{part}{end} is left out: no case falls into it.", ArbiterWarning, stacklevel=callers()
+            )
     prefix = f"{file.name}-" if file.name else ""
     return {f"{prefix}{part}{end}": (file, rows) for part, rows in parts.items() if rows}
 

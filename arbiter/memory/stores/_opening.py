@@ -16,7 +16,7 @@ from langgraph.store.base import BaseStore
 
 from arbiter._threads.exits import drain_users
 from arbiter._threads.forks import new_lock
-from arbiter.errors import ConfigurationError
+from arbiter.errors import ConfigurationError, callers
 from arbiter.memory.stores._portable import CLAIM
 from arbiter.memory.stores._shared_locks import SharedLocks, ensure_open, file_locks, postgres_locks
 from arbiter.memory.stores._vectors import LocalIndex, VectorTable
@@ -207,7 +207,7 @@ def _warn(why: str) -> None:
         f"{why}, so embeddings are compared one by one in this process: exact, fast enough for some ten thousand "
         "records of one user, and slow beyond.",
         RuntimeWarning,
-        stacklevel=2,
+        stacklevel=callers(),
     )
 
 
