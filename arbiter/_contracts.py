@@ -16,9 +16,17 @@ from arbiter._threads.forks import new_lock, new_rlock
 from arbiter._values.parameters import Param, parameters, problem, words
 from arbiter._values.versions import Version, hash_of, parameters_of
 from arbiter.errors import ParameterError, RegistrationError
-from arbiter.instructions import Instruction, find_instruction
+from arbiter.instructions import Instruction, instruction_at
 
 Mode = Literal["enforce", "audit", "off"]
+ADDERS = {
+    "checker": "add_policy_checker",
+    "router": "add_policy_router",
+    "evaluator": "add_evaluator",
+    "advisor": "add_advisor",
+    "gate": "add_correction_gate",
+}
+"""The methods of an `ArbiterOS` that register contracts, by kind."""
 TargetInstructions = Annotated[
     Iterable[Instruction | str] | Instruction | str | None,
     Param(
@@ -109,8 +117,9 @@ class Contract:
             instructions = (instructions,)
         if isinstance(nodes, str):
             nodes = (nodes,)
+        where = f"{self.kind} {self.name!r}: target_instructions"
         self.target_instructions = (
-            None if instructions is None else tuple(map(find_instruction, instructions))
+            None if instructions is None else tuple(instruction_at(where, each) for each in instructions)
         )
         self.target_nodes = None if nodes is None else tuple(nodes)
         for parameter in Targets.__annotations__:

@@ -31,7 +31,7 @@ from arbiter._constitution.functions import (
     Routes,
     rule_of,
 )
-from arbiter._contracts import Contract
+from arbiter._contracts import ADDERS, Contract
 from arbiter._lifecycle.background import Background
 from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.registry import Plan, Registry, shadow_of
@@ -87,13 +87,6 @@ if TYPE_CHECKING:
 Graph = Pregel[Any, Any, Any, Any]
 _Source = tuple[Any, tuple[str, ...], Mapping[str, Any] | None]
 Builder = StateGraph[Any, Any, Any, Any]
-_ADDERS = {
-    "checker": "add_policy_checker",
-    "router": "add_policy_router",
-    "evaluator": "add_evaluator",
-    "advisor": "add_advisor",
-    "gate": "add_correction_gate",
-}
 _REMEMBERED = 128
 _CORES = "arbiter._constitution.loading"
 """The module of cores that packs declare."""
@@ -528,7 +521,7 @@ class ArbiterOS:
         self._add(gate, CorrectionGate)
 
     def _add(self, contract: object, kind: type[Contract]) -> None:
-        adder = _ADDERS[kind.kind]
+        adder = ADDERS[kind.kind]
         if isinstance(contract, type) and issubclass(contract, kind):
             raise RegistrationError(
                 f"{adder} got the class {contract.__name__}; make an object of it: {contract.__name__}(...)."
@@ -537,7 +530,7 @@ class ArbiterOS:
             given = cast(Any, contract)
             remedy = f"Subclass arbiter.{kind.__name__}."
             if isinstance(given, Contract):
-                remedy = f"Register it with arbiter_os.{_ADDERS[given.kind]}."
+                remedy = f"Register it with arbiter_os.{ADDERS[given.kind]}."
             if inspect.isroutine(given) and hasattr(self, kind.kind):
                 remedy = f"Decorate the function with @arbiter_os.{kind.kind}."
             raise RegistrationError(f"{adder} got {given!r}; expected a {kind.__name__}. {remedy}")

@@ -287,6 +287,14 @@ def find_instruction(text_or_instruction: object) -> Instruction:
     raise UnknownInstructionError(message, name=text)
 
 
+def instruction_at(where: str, given: object) -> Instruction:
+    """As `find_instruction`. The error begins with the place of the name: "instructions['pay']"."""
+    try:
+        return find_instruction(given)
+    except UnknownInstructionError as error:
+        raise UnknownInstructionError(f"{where}: {error}", name=error.name) from None
+
+
 def recorded_instruction(qualified: str | None) -> Instruction | None:
     """The instruction of a recorded node run; None if its core is not imported in this process."""
     found = _named(qualified) if qualified else ()

@@ -176,7 +176,10 @@ class _Reader:
             value: Any = self.loader.construct_object(node)
         except Exception:
             # PyYAML raises more than its own errors: for example for 2024-99-99 or `!!bool maybe`.
-            return self.mistake(node, place, f"expected plain YAML, got {short(node.value)}")
+            got = short(node.value)
+            if node.tag.startswith("!"):
+                got = f"the tag {node.tag!r}. Put a text that begins with ! in quotes"
+            return self.mistake(node, place, f"expected plain YAML, got {got}")
         if isinstance(value, bool):
             if node.value.lower() not in ("true", "false"):
                 self.words[place] = node.value

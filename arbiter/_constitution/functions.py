@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any, TypeVar, cast
 
-from arbiter._contracts import Contract, is_generator
+from arbiter._contracts import ADDERS, Contract, is_generator
 from arbiter._values.parameters import Param
 from arbiter.errors import RegistrationError, nearest, with_article
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
@@ -206,7 +206,7 @@ def _parameters_of(function: Any, contract: type[Contract]) -> Iterable[inspect.
         raise RegistrationError(
             f"the {contract.kind} {function!r:.80} is not a function. Give options by name, as in "
             f"@arbiter_os.{contract.kind}(target_nodes=[...]); an object of a {contract.__name__} "
-            "class is registered with arbiter_os.add_..."
+            f"class is registered with arbiter_os.{ADDERS[contract.kind]}."
         )
     try:
         return inspect.signature(function).parameters.values()

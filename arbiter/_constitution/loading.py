@@ -494,7 +494,8 @@ class _Loader:
         return list(done.values())
 
     def _unknown(self, name: str) -> str:
-        return f"expected the name of a pack, got {name!r}.{nearest(name, self.packs) or _nearest_pack(name)}"
+        hint = nearest(name, self.packs) or _nearest_pack(name) or f" Packs: {', '.join(sorted(self.packs))}."
+        return f"expected the name of a pack, got {name!r}.{hint}"
 
     def _merged(self, order: Sequence[_Pack]) -> list[_Rule]:
         rules: dict[tuple[bool, str], _Rule] = {}
@@ -658,9 +659,10 @@ class _Loader:
                 f" {UNCLEAR[use]}" if use in UNCLEAR else self._other_section(use) or nearest(use, kinds)
             )
         elif not self._allows(use):
+            prefix = f"{use.partition('.')[0]}."
             problem = (
-                f"expected a class or function under an allowed prefix ({self._allowed}), got {use!r}. "
-                f"Pass allow=[{use.partition('.')[0] + '.'!r}] where the constitution is loaded, if you trust it"
+                f"expected a class or function under an allowed prefix ({self._allowed}), got {use!r}. Pass "
+                f"allow=[{prefix!r}] where the constitution is loaded, or --allow {prefix} in a shell, if you trust it"
             )
         else:
             try:

@@ -264,10 +264,10 @@ def _ensure_known(rule: object, given: Iterable[str], declared: Iterable[Declare
     known = {each.parameter.name: each.parameter.kind for each in declared}
     unknown = [name for name in given if name not in known]
     if unknown and Parameter.VAR_KEYWORD not in known.values():
-        raise TypeError(
-            f"{type(rule).__name__}() got an unexpected keyword argument {unknown[0]!r}."
-            f"{nearest(unknown[0], known)}"
-        )
+        hint = nearest(unknown[0], known)
+        if unknown[0] == "mode" and hasattr(rule, "mode"):
+            hint = " Set it on the rule itself, as in rule.mode = 'audit'."
+        raise TypeError(f"{type(rule).__name__}() got an unexpected keyword argument {unknown[0]!r}.{hint}")
 
 
 def check_parameters(init: F) -> F:

@@ -37,14 +37,13 @@ from arbiter.errors import (
     ArbiterWarning,
     ConfigurationError,
     RegistrationError,
-    UnknownInstructionError,
     UnknownNodeError,
     callers,
     closest,
     nearest,
 )
 from arbiter.evaluation import NodeEvaluator
-from arbiter.instructions import Instruction, find_instruction
+from arbiter.instructions import Instruction, instruction_at
 from arbiter.policy import PolicyChecker, PolicyRouter
 
 if TYPE_CHECKING:
@@ -251,7 +250,7 @@ def rules_for(
     """
     named = Mapped(instructions, "instructions", graph)
     for key, value in named.given.items():
-        named.given[key] = _named(value, f"instructions[{key!r}]")
+        named.given[key] = instruction_at(f"instructions[{key!r}]", value)
     shaped = Mapped(schemas, "schemas", graph)
     for key, value in shaped.given.items():
         shaped.given[key] = schemas_of(value, f"node {key!r}")
@@ -294,15 +293,7 @@ def _from_metadata(name: str, node: PregelNode) -> Instruction | None:
         raise ConfigurationError(
             f"node {name!r}: metadata['instruction'] is {found!r}; expected the name of an instruction."
         )
-    return _named(found, f"node {name!r}: metadata['instruction']")
-
-
-def _named(instruction: Instruction | str, where: str) -> Instruction:
-    """The instruction. Raises `UnknownInstructionError` with the place of the name."""
-    try:
-        return find_instruction(instruction)
-    except UnknownInstructionError as error:
-        raise UnknownInstructionError(f"{where}: {error}", name=error.name) from None
+    return instruction_at(f"node {name!r}: metadata['instruction']", found)
 
 
 def _packs_of(graph: Graph, packs: Sequence[BindingPack]) -> list[BindingPack]:

@@ -8,8 +8,8 @@ from itertools import combinations
 from typing import Any, Literal
 from typing import cast as cast_to
 
-from arbiter._contracts import Contract
 from arbiter._values.states import is_whole
+from arbiter.advice import Advisor
 from arbiter.errors import ConfigurationError
 from arbiter.models import ChatModel, Judge
 from arbiter.personas._characters import Persona, agents_of, name_of
@@ -100,7 +100,7 @@ def anti_convergence(
         .set_effect(effect)
         for threshold, group in thresholds.items()
     ]
-    return InterventionBatch(each, name=name, cast=_cast_of(known, settings, targets), **targets)
+    return InterventionBatch(each, name=name, cast=_cast_of(name, known, settings, targets), **targets)
 
 
 def variety(
@@ -128,7 +128,7 @@ def variety(
         )
     known = agents_of(agents)
     targets = {key: settings.pop(key) for key in OF_BATCH if key in settings}
-    cast = _cast_of(known, settings, targets)
+    cast = _cast_of(name, known, settings, targets)
     configs = _checked(config, cast, name)
     # In a round everybody speaks, and perhaps a host. More than `stale_after` messages of an agent take one more.
     last_n = max(20, (stale_after + 1) * (len(known) + 1))
@@ -148,11 +148,11 @@ def variety(
 
 
 def _cast_of(
-    agents: Iterable[Persona | str], settings: Mapping[str, Any], targets: Mapping[Any, Any]
+    name: str, agents: Iterable[Persona | str], settings: Mapping[str, Any], targets: Mapping[Any, Any]
 ) -> Cast:
-    contract = Contract("cast", targets.get("target_instructions"), targets.get("target_nodes"))
+    advisor = Advisor(name, targets.get("target_instructions"), targets.get("target_nodes"))
     known = {key: settings[key] for key in ("key", "agent_of", "channel") if key in settings}
-    return Cast(agents, nodes=contract.target_nodes, instructions=contract.target_instructions, **known)
+    return Cast(agents, nodes=advisor.target_nodes, instructions=advisor.target_instructions, **known)
 
 
 def _converged(cast: Cast, threshold: float, first_n: int, last_n: int) -> Condition:

@@ -100,6 +100,12 @@ bad(
 bad("python-apply", "version: !!python/object/apply:os.system ['true']\n", "expected plain YAML, got the tag")
 bad("python-name", "version: !!python/name:os.system ''\n", "expected plain YAML")
 bad("own-tag", "version: !secret abc\n", "expected plain YAML")
+bad(
+    "a-negation-without-quotes",
+    "checkers:\n  - name: x\n    use: condition\n    deny_when: !has(input.text)\n",
+    "{file}:7: checkers[0].deny_when: expected plain YAML, got the tag '!has(input.text)'. "
+    "Put a text that begins with ! in quotes",
+)
 bad("binary-tag", "version: !!binary aGk=\n", "{file}:1: version: expected 1")
 bad("bad-date", HEAD.replace("A test.", "2024-99-99"), "{file}:3: description: expected plain YAML")
 bad("bool-tag", HEAD.replace("A test.", "!!bool maybe"), "{file}:3: description: expected plain YAML")
@@ -162,7 +168,9 @@ bad(
 )
 bad("extends-a-text", "extends: base\n", "{file}:4: extends: expected a list, got 'base'")
 bad(
-    "extends-nobody", "extends: [nobody]\n", "{file}:4: extends[0]: expected the name of a pack, got 'nobody'"
+    "extends-nobody",
+    "extends: [nobody]\n",
+    "{file}:4: extends[0]: expected the name of a pack, got 'nobody'. Packs: it.",
 )
 bad("extends-itself", "extends: [it]\n", "{file}:4: extends[0]", "circle: it → it")
 bad(
@@ -296,7 +304,8 @@ bad(
 bad(
     "outside-the-allow-list",
     rule("name: x, use: os.system"),
-    "expected a class or function under an allowed prefix (none)",
+    "expected a class or function under an allowed prefix (none), got 'os.system'. "
+    "Pass allow=['os.'] where the constitution is loaded, or --allow os. in a shell, if you trust it",
 )
 bad(
     "a-path-with-a-traversal",

@@ -236,6 +236,12 @@ def test_an_unknown_keyword_names_the_class_and_the_nearest_parameter(rule: type
         make("limit", 3, target_node=["pay"])
 
 
+def test_a_mode_among_the_parameters_is_told_where_it_is_set() -> None:
+    make: Any = Limit
+    with pytest.raises(TypeError, match=r"'mode'\. Set it on the rule itself, as in rule\.mode = 'audit'\.$"):
+        make("limit", 3, mode="audit")
+
+
 def test_parameters_without_a_declaration_have_that_of_the_base_class() -> None:
     fields = parameters_of(Own).model_fields
     assert fields["on_deny"].description == parameters_of(PolicyChecker).model_fields["on_deny"].description

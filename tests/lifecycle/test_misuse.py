@@ -92,7 +92,7 @@ def test_builder_that_does_not_compile_says_what_langgraph_says() -> None:
 def test_unknown_instruction_name() -> None:
     with refused(UnknownInstructionError, "'GENRATE'", "Did you mean 'GENERATE'"):
         ArbiterOS().govern(chain(Spy("a")), {"a": "GENRATE"})
-    with refused(UnknownInstructionError, "'GENRATE'"):
+    with refused(UnknownInstructionError, "^evaluator 't': target_instructions: expected .* got 'GENRATE'"):
         ThresholdEvaluator("t", "k", 0.5, target_instructions=["GENRATE"])
     with refused(UnknownInstructionError, "'NOPE'"):
         HistoryPolicyChecker("h", ["NOPE"])

@@ -341,8 +341,20 @@ def test_without_effect_or_judge_it_cannot_be_registered() -> None:
         arbiter_os.add_advisor(Intervention(JIM).set_functional_precondition(lambda targets: True))
     with pytest.raises(RegistrationError, match="Pass judge="):
         arbiter_os.add_advisor(Intervention(JIM).set_textual_precondition("x").set_effect("x"))
-    with pytest.warns(UserWarning, match="fires at every step"):
+    with pytest.warns(ArbiterWarning, match="fires at every step") as caught:
         arbiter_os.add_advisor(Intervention(JIM).set_effect("x"))
+    assert [each.filename for each in caught] == [__file__]
+
+
+@pytest.mark.parametrize("shipped", [anti_convergence, variety])
+def test_wrong_targets_of_shipped_interventions_name_them(shipped: Any) -> None:
+    judge, name = MockJudge({}), shipped.__name__
+    with pytest.raises(ConfigurationError, match=f"^advisor '{name}': target_nodes: expected at least one"):
+        shipped([JIM, PAM], judge, target_nodes=[])
+    with pytest.raises(
+        ConfigurationError, match=f"^advisor '{name}': target_instructions: expected the name"
+    ):
+        shipped([JIM, PAM], judge, target_instructions=["GENRATE"])
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("router", with_async_yield, "has a yield"),
     ("checker", Spy, "is not a function"),
     ("checker", 5, "is not a function"),
-    ("checker", "pay", "Give options by name"),
+    ("checker", "pay", r"Give options by name.* is registered with arbiter_os\.add_policy_checker\.$"),
+    ("evaluator", "pay", r"is registered with arbiter_os\.add_evaluator\.$"),
     ("checker", (lambda: True), r"has no name\. Pass name="),
     ("checker", partial(misspelt, {}), r"has no name\. Pass name="),
 ]
