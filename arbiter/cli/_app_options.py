@@ -21,12 +21,13 @@ Graph = Annotated[
     str, typer.Argument(help="Where the graph is: package.module:name or path/to/file.py:name.")
 ]
 ConstitutionOption = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--constitution",
         "-c",
         metavar="DIR",
-        help="A folder with instructions/, policies/ and evaluators/, a YAML file, or arbiter:<pack>.",
+        help="A folder with instructions/, policies/ and evaluators/, a YAML file, or arbiter:<pack>. "
+        "May be repeated.",
     ),
 ]
 _ALLOW: Any = typer.Option(

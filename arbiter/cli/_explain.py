@@ -20,7 +20,7 @@ from arbiter.cli._models import StandIns
 from arbiter.errors import ConfigurationError, nearest
 
 
-def explain_rule(name: str, source: str | None, allow: tuple[str, ...]) -> None:
+def explain_rule(name: str, source: list[str] | None, allow: tuple[str, ...]) -> None:
     """Print what the rule `name` of that constitution does.
 
     Without a constitution, look in the packs that ship and among the built-in kinds.
@@ -52,8 +52,8 @@ _Rule = tuple[Contract, Mapping[str, Any]]
 """A rule, and the parameters that its declaration gives."""
 
 
-def _constitutions(source: str | None, allow: tuple[str, ...]) -> list[Constitution]:
-    sources = [source] if source is not None else [SHIPPED + name for name in shipped_names()]
+def _constitutions(source: list[str] | None, allow: tuple[str, ...]) -> list[Constitution]:
+    sources = [source] if source else [[SHIPPED + name] for name in shipped_names()]
     return [load_constitution(each, allow=allow, models=StandIns()) for each in sources]
 
 

@@ -19,14 +19,14 @@ FORMATS = ("table", "json", "sarif", "mermaid")
 
 
 def lint_graph(
-    where: str, constitution: str | None, allow: tuple[str, ...], format: str, strict: bool
+    where: str, constitution: list[str] | None, allow: tuple[str, ...], format: str, strict: bool
 ) -> int:
     """Print the findings of the linter. Returns 1 if there are errors (with `strict`, also warnings), else 0."""
     check_format(format, FORMATS)
     graph = load_graph(where)
     tell_of_unread_rules(graph, constitution)
     arbiter_os = ArbiterOS()
-    if constitution is not None:
+    if constitution:
         arbiter_os.load_constitution(constitution, allow=allow, models=StandIns())
     report = arbiter_os.lint(graph)
     with reader_may_leave():
@@ -36,7 +36,8 @@ def lint_graph(
             case "json":
                 sys.stdout.write(to_json(report) + "\n")
             case "sarif":
-                place = Path(constitution or "")
+                # Files of several sources are named from here, those of one from its folder.
+                place = Path(constitution[0] if constitution and not constitution[1:] else "")
                 folder = place if place.is_dir() else place.parent
                 sys.stdout.write(to_sarif(report, folder=folder) + "\n")
             case _:

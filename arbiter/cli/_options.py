@@ -173,12 +173,12 @@ def check_format(format: str, formats: Collection[str] = FORMATS) -> None:
         )
 
 
-def tell_of_unread_rules(graph: object, constitution: str | None) -> None:
+def tell_of_unread_rules(graph: object, constitution: Sequence[str] | None) -> None:
     """Say that the rules of this folder were not asked for: otherwise they seem to have found nothing wrong."""
     from arbiter._weaving.graph import facts_channel_of
 
     there = [name for name in ("policies", "instructions", "evaluators") if any(Path(name).glob("*.y*ml"))]
-    if constitution is None and there and facts_channel_of(graph) is None:
+    if not constitution and there and facts_channel_of(graph) is None:
         tell(
             f"{there[0]}/ is not read, because no constitution is named. Name it: --constitution .", "yellow"
         )

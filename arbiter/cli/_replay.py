@@ -24,7 +24,7 @@ def replay_runs(options: ReplayOptions) -> int:
     """Print the report. Returns 1 if there are decisions of an outcome in `fail_on`."""
     screen = Screen(options.format)
     failing = _outcomes(options.fail_on)
-    if options.constitution is None:
+    if not options.constitution:
         raise ConfigurationError("replay needs the constitution that is to decide: arbiter replay -c DIR")
     if options.file is not None and option_of(options.ledger):
         raise ConfigurationError("--from reads a file in place of a ledger. Leave out --ledger, or --from.")
@@ -41,7 +41,7 @@ def replay_runs(options: ReplayOptions) -> int:
     return 1 if any(getattr(report.summary, outcome) for outcome in failing) else 0
 
 
-def _report(options: ReplayOptions, constitution: str, progress: Callable[[int], None]) -> ReplayReport:
+def _report(options: ReplayOptions, constitution: list[str], progress: Callable[[int], None]) -> ReplayReport:
     since, until, file = options.since, options.until, options.file
     asked: dict[str, Any] = {"threads": options.threads or None, "allow": options.allow, "progress": progress}
     if file is None:

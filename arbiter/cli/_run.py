@@ -55,7 +55,7 @@ def run_graph(options: RunOptions) -> int:
     graph: Any = load_graph(where)
     given: Any = _json(options.input, "--input") if resume is None else Command(resume=_answer(resume))
     arbiter_os = ArbiterOS()
-    if options.constitution is not None:
+    if options.constitution:
         arbiter_os.load_constitution(options.constitution, allow=options.allow)
     governed: Any = arbiter_os.govern(graph)
     if governed.checkpointer in (None, False):

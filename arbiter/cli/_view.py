@@ -38,7 +38,12 @@ def view_ledger(options: ViewOptions) -> None:
     except ImportError as error:
         missing = "the viewer needs starlette, uvicorn and jinja2: pip install 'arbiteros[web]'"
         raise ConfigurationError(missing if "uvicorn" in str(error) else str(error)) from error
-    screen, host, constitution, allow = Screen("table"), options.host, options.constitution, options.allow
+    screen, host, constitution, allow = (
+        Screen("table"),
+        options.host,
+        options.constitution or None,
+        options.allow,
+    )
     if options.tokens is not None and options.name is not None:
         raise ConfigurationError(
             "--as is for a single user; the names of several are in the file of --tokens."
@@ -123,7 +128,7 @@ def _graphs(options: ViewOptions, ledger: Ledger) -> dict[str, Any]:
 def _governed(name: str, graph: Any, options: ViewOptions, ledger: Ledger) -> Any:
     if hasattr(graph, "_arbiter_checkpointed"):  # governed in code, with a ledger
         return graph
-    if options.constitution is None:
+    if not options.constitution:
         raise ConfigurationError(
             f"--graph {name} needs -c: the rules that asked have to read the answer, or the run would go on without it."
         )

@@ -542,6 +542,24 @@ def test_run_prints_history_and_output(where: str, given: str, project: Path) ->
 
 
 @pytest.mark.lengthy
+@pytest.mark.parametrize(("amount", "policy"), [(5000, "small"), (13, "lucky")])
+def test_several_constitutions_are_in_force_together(amount: int, policy: str, project: Path) -> None:
+    """The option may be repeated, for each command that takes it; the rules of the first one hold, too."""
+    (project / "more.yaml").write_text(
+        "version: 1\nname: more\ndescription: More rules.\ncheckers:\n"
+        "  - {name: lucky, use: condition, deny_when: input.amount == 13, target_nodes: [pay]}\n"
+    )
+    both = ("-c", ".", "-c", "more.yaml")
+    done = invoked("run", "team:graph", *both, "--input", f'{{"amount": {amount}}}', "--ledger", "l.db")
+    assert done.exit_code == 3
+    assert f"policy '{policy}' denied node 'pay'" in done.stderr
+    assert f"checker {policy}" in typed("explain", policy, *both)
+    assert "the same" in typed("replay", *both, "--ledger", "l.db")
+    sarif = ("lint", "team:graph", *both, "-c", "verified.yaml", "--format", "sarif")
+    assert '"uri": "verified.yaml"' in typed(*sarif, code=1)
+
+
+@pytest.mark.lengthy
 @pytest.mark.parametrize("where", ["team:graph", "team:agraph"])
 def test_run_ends_with_3_on_denial(where: str, project: Path) -> None:
     done = started("run", where, "-c", ".", "--input", '{"amount": 5000}', folder=project, code=3)
