@@ -88,7 +88,7 @@ def url_of(where: str | os.PathLike[str], schema: Schema) -> str:
     is_name = isinstance(cast(object, where), str | os.PathLike)
     if not is_name or os.fspath(where) in ("", "sqlite:///"):
         raise schema.unavailable(
-            f"cannot open {where!r:.80}: expected a path, sqlite:///... or postgresql+psycopg://...."
+            f"cannot open {where!r:.80}: expected a path, sqlite:///... or postgresql://...."
         )
     text = os.fspath(where)
     if not _SCHEME.match(text):
@@ -112,7 +112,7 @@ def url_of(where: str | os.PathLike[str], schema: Schema) -> str:
             )
         return f"postgresql+psycopg://{rest}"
     raise schema.unavailable(
-        f"cannot open {shown(text)!r}: expected a path, sqlite:///... or postgresql+psycopg://...."
+        f"cannot open {shown(text)!r}: expected a path, sqlite:///... or postgresql://...."
     )
 
 

@@ -26,7 +26,8 @@ class Time(TypeDecorator[datetime]):
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         if value is None:
             return None
-        if value.tzinfo is None or value.utcoffset() is None:
+        given: Any = value
+        if not isinstance(given, datetime) or value.tzinfo is None or value.utcoffset() is None:
             raise ValueError(f"expected a time with a zone, got {value!r}. Write datetime.now(UTC).")
         value = value.astimezone(UTC)
         return value.replace(tzinfo=None) if dialect.name == "sqlite" else value

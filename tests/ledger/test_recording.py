@@ -1048,7 +1048,7 @@ def test_any_time_of_a_clock_verifies(tmp_path: Path, now: float) -> None:
 @pytest.mark.parametrize(
     ("where", "problem"),
     [
-        ("arbiter.sqlite3x:///a", r"expected a path, sqlite:///\.\.\. or postgresql\+psycopg://\.{4}$"),
+        ("arbiter.sqlite3x:///a", r"expected a path, sqlite:///\.\.\. or postgresql://\.{4}$"),
         ("/nowhere/at/all.db", "there is no folder '/nowhere/at'"),
         ("postgresql://user:hidden@localhost:1/x", r"cannot open 'postgresql://user:\*\*\*@localhost:1/x'"),
         ("postgresql://user:hid@den@localhost/x", r"'postgresql://user:\*\*\*@localhost/x': .* Write %40"),

@@ -270,6 +270,7 @@ def test_mistakes_name_the_remedy(repository: SqlRepository) -> None:
     unknown = uuid4()
     naive = NOW.replace(tzinfo=None)
     made: Any = iter([])  # is read once
+    text: Any = "7d"
     mistakes: dict[Callable[[], Any], str] = {
         lambda: repository.start_run("ilca", ["fluency"]): "no agent 'ilca'; add it with add_agent.* 'ilka'",
         lambda: repository.start_run("ilka", ["charm"]): "expected some of adherence, .*; got 'charm'",
@@ -288,6 +289,7 @@ def test_mistakes_name_the_remedy(repository: SqlRepository) -> None:
         lambda: repository.add_messages([AgentMessage(agent_id="ilka", text="x", at=naive)]): "with a zone",
         lambda: repository.add_messages([AgentMessage(agent_id="pam", text="x", at=NOW)]): "no agent 'pam'",
         lambda: repository.runs(since=naive): "a time with a zone",
+        lambda: repository.runs(since=text): "a time with a zone, got '7d'",
         lambda: repository.start_run("ilka", made): "got none",
         lambda: repository.add_messages(
             [AgentMessage(agent_id="ilka", text="x", at=NOW, run_id="run-1")]
