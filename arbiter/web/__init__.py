@@ -6,7 +6,7 @@ See docs/viewer.md.
 try:
     from arbiter.web.app import viewer
 except ModuleNotFoundError as error:
-    if error.name not in ("jinja2", "starlette"):
+    if str(error.name).partition(".")[0] not in ("jinja2", "sqlalchemy", "starlette"):
         raise
     raise ImportError(
         "the viewer needs starlette, uvicorn and jinja2: pip install 'arbiteros[web]'"

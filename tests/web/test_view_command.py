@@ -86,6 +86,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.lengthy
+@pytest.mark.parametrize("missing", ["jinja2", "sqlalchemy", "starlette"])
+def test_without_its_packages_the_viewer_names_the_extra(missing: str) -> None:
+    code = f"import sys\nsys.modules[{missing!r}] = None\nimport arbiter.web"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert "needs starlette, uvicorn and jinja2: pip install 'arbiteros[web]'" in done.stderr
+
+
+@pytest.mark.lengthy
 def test_a_run_that_another_process_paused_is_answered_and_ctrl_c_ends_it(folder: Path) -> None:
     """The token in the printed address is the key; an open stream and Ctrl+C do not wait for one another."""
     with viewing(folder, "--graph", "LangGraph=app.py:graph", "-c", ".", "--as", "ann") as (address, process):
