@@ -201,8 +201,19 @@ class DimensionEvaluator(NodeEvaluator):
     def _judge(self, given: Judge | ChatModel | str) -> Judge:
         return self._made("judge", lambda: judge_of(given))
 
-    def _ready(self, scorer: S) -> S:
-        """The scorer. Raises `ParameterError` for a claim that can never be asked."""
+    def _scorer(
+        self,
+        kind: type[S],
+        judge: Judge | ChatModel | str,
+        propositions: PropositionSet | str | None,
+        parameter: str = "propositions",
+        **settings: Any,
+    ) -> S:
+        """A scorer of that kind. An `ArbiterError` becomes a `ParameterError` about `parameter`, and so does a claim
+        that can never be asked."""
+        found = self._propositions(propositions, kind.dimension)
+        asked = self._judge(judge)
+        scorer = self._made(parameter, lambda: kind(asked, propositions=found, **settings))
         if scorer.unfilled:
             raise ParameterError(f"evaluator {self.name!r}", "propositions", scorer.unfilled)
         return scorer
@@ -247,13 +258,8 @@ class AdherenceEvaluator(DimensionEvaluator):
     ) -> None:
         super().__init__(name, **options)
         self._set_up(at_least, key, persona)
-        found = self._propositions(propositions, "adherence")
-        asked = self._judge(judge)
-        self.scorer = self._ready(
-            self._made(
-                "persona", lambda: AdherenceScorer(asked, self.persona, found, sample=sample, seed=seed)
-            )
-        )
+        own = {"persona": self.persona, "sample": sample, "seed": seed}
+        self.scorer = self._scorer(AdherenceScorer, judge, propositions, "persona", **own)
 
     def measure(self, history: History) -> ScorerResult:
         earlier, current = self.said_by(history)
@@ -286,16 +292,8 @@ class SelfConsistencyEvaluator(DimensionEvaluator):
     ) -> None:
         super().__init__(name, **options)
         self._set_up(at_least, key, persona)
-        found = self._propositions(propositions, "consistency")
-        asked = self._judge(judge)
-        self.scorer = self._ready(
-            self._made(
-                "pairs",
-                lambda: ConsistencyScorer(
-                    asked, found, agent=self.agent, personas=self.personas, pairs=pairs, seed=seed
-                ),
-            )
-        )
+        own = {"agent": self.agent, "personas": self.personas, "pairs": pairs, "seed": seed}
+        self.scorer = self._scorer(ConsistencyScorer, judge, propositions, "pairs", **own)
 
     def measure(self, history: History) -> ScorerResult:
         earlier, current = self.said_by(history)
@@ -326,9 +324,8 @@ class FluencyEvaluator(DimensionEvaluator):
     ) -> None:
         super().__init__(name, **options)
         self._set_up(at_least, key, persona)
-        found = self._propositions(propositions, "fluency")
-        asked = self._judge(judge)
-        self.scorer = self._ready(FluencyScorer(asked, found, agent=self.agent, personas=self.personas))
+        own = {"agent": self.agent, "personas": self.personas}
+        self.scorer = self._scorer(FluencyScorer, judge, propositions, "persona", **own)
 
     def measure(self, history: History) -> ScorerResult:
         earlier, current = self.said_by(history)
@@ -358,9 +355,7 @@ class ConvergenceEvaluator(DimensionEvaluator):
     ) -> None:
         super().__init__(name, **options)
         self._set_up(at_least, key)
-        found = self._propositions(propositions, "convergence")
-        asked = self._judge(judge)
-        self.scorer = self._ready(ConvergenceScorer(asked, found))
+        self.scorer = self._scorer(ConvergenceScorer, judge, propositions)
 
     def measure(self, history: History) -> ScorerResult:
         earlier, current = self.said(history)
@@ -391,8 +386,7 @@ class IdeasQuantityEvaluator(DimensionEvaluator):
     ) -> None:
         super().__init__(name, **options)
         self._set_up(at_least, key)
-        asked = self._judge(judge)
-        self.scorer = IdeasScorer(asked)
+        self.scorer = IdeasScorer(self._judge(judge))
 
     def measure(self, history: History) -> ScorerResult:
         earlier, current = self.said(history)

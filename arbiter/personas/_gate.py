@@ -749,15 +749,14 @@ def _alone(steps: Steps[JudgeResult]) -> Steps[Judgements]:
 def _check(
     answer: Judgements | BaseException | None, threshold: float, propositions: PropositionSet
 ) -> DimensionCheck:
+    check = partial(DimensionCheck, threshold=threshold)
     if answer is None:
         reasoning = "there is no earlier action to be consistent with"
-        return DimensionCheck(
-            score=float(HIGHEST), threshold=threshold, status="no_evidence", reasoning=reasoning
-        )
+        return check(score=float(HIGHEST), status="no_evidence", reasoning=reasoning)
     if isinstance(answer, BaseException):
         status: Status = "timeout" if isinstance(answer, TimeoutError) else "error"
         problem = str(answer) if status == "timeout" else describe(answer)
-        return DimensionCheck(score=None, threshold=threshold, status=status, reasoning=problem)
+        return check(score=None, status=status, reasoning=problem)
     weights = {found.id: found.weight for found in propositions}
     scored = [result for result in answer if result.score is not None]
     # A claim that does not apply, or lacks evidence, counts as 9 next to judged ones.
@@ -765,15 +764,14 @@ def _check(
     if score is None:
         status = "timeout" if any(result.status == "timeout" for result in answer) else "error"
         problem = next((result.problem for result in answer if result.problem), "no proposition has a weight")
-        return DimensionCheck(score=None, threshold=threshold, status=status, reasoning=problem)
+        return check(score=None, status=status, reasoning=problem)
     judged = [result for result in scored if result.status == "judged"]
     worst = min(judged or scored, key=lambda result: result.score or 0.0)
     low = sorted(
         (result for result in scored if (result.score or 0.0) < threshold), key=lambda r: r.score or 0.0
     )
-    return DimensionCheck(
+    return check(
         score=score,
-        threshold=threshold,
         status=worst.status,
         reasoning=worst.reasoning,
         recommended=tuple((result.reasoning, result.recommendations) for result in low),

@@ -289,8 +289,10 @@ class _Scorer(_Asking):
         found = self._names.find(written)
         return found or (self._alone or written if written == SOMEBODY else written)
 
-    def _judging(self, elements: Sequence[_Element], **known: Any) -> Steps[ScorerResult]:
-        """Judge each element by each proposition, and combine the scores."""
+    def _judging(
+        self, elements: Sequence[_Element], sample_size: int | None = None, **known: Any
+    ) -> Steps[ScorerResult]:
+        """Judge each element by each proposition, and combine the scores. `known` are further fields of the result."""
         runs: list[Judgements] = yield from together([self._judging_one(element) for element in elements])
         scores: list[PropositionScore] = []
         for at, proposition in enumerate(self.propositions):
@@ -302,12 +304,12 @@ class _Scorer(_Asking):
             overall=overall,
             reason=_first_problem(runs) if overall is None else _not_judged(scores),
             propositions=tuple(scores),
-            sample_size=len(elements),
             calls=sum(run.calls for run in runs),
             token_usage=total_usage(run.token_usage for run in runs),
             judged=sum(score.judged for score in scores),
             elements=_element_scores(elements, runs, self.propositions),
             problem_outcome=_problem_outcome(result for run in runs for result in run),
+            sample_size=len(elements) if sample_size is None else sample_size,
             **known,
         )
 
@@ -521,15 +523,15 @@ class AdherenceScorer(_Scorer):
         if self.unit == "trajectory":
             known = _recipient(said[0], self._speakers(heard, earlier))
             whole = [*earlier, *heard] if earlier.events else heard.events
-            result = yield from self._judging([self._element(name, whole, variables=known)])
-            return replace(result, sample_size=len(said))
+            element = self._element(name, whole, variables=known)
+            return (yield from self._judging([element], sample_size=len(said)))
         places = _places(heard, name)
         speakers = self._speakers(heard, earlier)
         elements: list[_Element] = []
         for at in _sampled(len(said), self.sample, self.seed):
             event, place, channel = places[at]
             context = _joined(earlier, channel[:place]) if self._windowed else Trajectory()
-            known = {"action": event.text, "action_type": event.type, **_recipient(event, speakers)}
+            known = _about_message(event, speakers)
             elements.append(self._element(name, (event,), before=context, variables=known))
         return (yield from self._judging(elements))
 
@@ -538,6 +540,11 @@ def _recipient(said: Event, speakers: _Speakers) -> dict[str, str]:
     """The recipient of a message, as a variable: the other speaker, if its channel has exactly two."""
     others = speakers.get(said.channel, set()) - {said.actor, ""}
     return {"recipient_name": others.pop()} if len(others) == 1 else {}
+
+
+def _about_message(said: Event, speakers: _Speakers) -> dict[str, str]:
+    """The variables of a message that is judged by itself, or after an earlier one."""
+    return {"action": said.text, "action_type": said.type, **_recipient(said, speakers)}
 
 
 def _joined(before: Trajectory, events: Sequence[Event]) -> Trajectory:
@@ -708,21 +715,15 @@ class ConsistencyScorer(_OneAgent):
         speakers = self._speakers(heard, around)
         elements: list[_Element] = []
         for pair in found:
-            known = {
-                "action": pair[1].text,
-                "action_type": pair[1].type,
-                **_recipient(pair[1], speakers),
-            }
-            context: Iterable[Event] = ()
+            first, second = pair
+            known = _about_message(second, speakers)
+            context: list[Event] = []
             if self._windowed:
-                same = [
-                    event for event in earlier if event.channel == pair[1].channel and event is not pair[0]
-                ]
-                place, channel = places[id(pair[1])]
-                context = [*same, *channel[:place]]
-            elements.append(
-                self._element(agent, pair, before=Trajectory(tuple(context)), variables=known, context=_PAIR)
-            )
+                place, channel = places[id(second)]
+                context = [one for one in earlier if one.channel == second.channel and one is not first]
+                context += channel[:place]
+            before_it = Trajectory(tuple(context))
+            elements.append(self._element(agent, pair, before=before_it, variables=known, context=_PAIR))
         return (yield from self._judging(elements))
 
     def _judging_all(
@@ -731,8 +732,8 @@ class ConsistencyScorer(_OneAgent):
         if len(said) < 2:
             return self._unjudged(None, f"there are fewer than two messages of {agent!r} to compare")
         known = _recipient(said[0], speakers)
-        result = yield from self._judging([self._element(agent, whole.events, variables=known)])
-        return replace(result, sample_size=len(said))
+        element = self._element(agent, whole.events, variables=known)
+        return (yield from self._judging([element], sample_size=len(said)))
 
     def _pairs(self, before: Sequence[Event], now: Sequence[Event]) -> list[tuple[Event, Event]]:
         earlier, later = _by_channel(before), _by_channel(now)
@@ -785,8 +786,7 @@ class FluencyScorer(_OneAgent):
         numbers = text_statistics(texts)
         known = _recipient(said[0], self._speakers(heard, self._heard(before)))
         element = self._element(agent, said, variables=known, evidence=_about_texts(texts, numbers))
-        result = yield from self._judging([element], evidence=numbers)
-        return replace(result, sample_size=len(said))
+        return (yield from self._judging([element], evidence=numbers, sample_size=len(said)))
 
 
 def _about_texts(texts: Sequence[str], numbers: Mapping[str, float]) -> str:
@@ -840,8 +840,7 @@ class ConvergenceScorer(_Scorer):
         lines = [f"share of the words of two participants that both use{some}:"]
         lines += [f"{visible(pair)}: {value:.4f}" for pair, value in numbers.items()]
         element = self._element(None, tuple(conversation), evidence="\n".join(lines))
-        result = yield from self._judging([element], evidence=numbers)
-        return replace(result, sample_size=len(conversation))
+        return (yield from self._judging([element], evidence=numbers, sample_size=len(conversation)))
 
 
 REPORT_QUESTION = (
