@@ -27,7 +27,7 @@ from arbiter.errors import nearest
 from arbiter.evaluation import NodeEvaluator
 from arbiter.instructions import Instruction, known_instructions
 from arbiter.linting._findings import Finding, Severity
-from arbiter.linting._rules import Demands, severity_of
+from arbiter.linting._rules import Demands, about, severity_of
 from arbiter.linting._topology import Level, Node
 from arbiter.policy import PolicyRouter
 
@@ -86,15 +86,13 @@ def _without_nodes(contract: Contract, nodes: Sequence[Node]) -> Iterator[Findin
     for name in missing:
         meant = misspelt(name, names)  # `govern` refuses it, also of a rule that only records
         refused = meant is not None and meant not in (contract.target_nodes or ())
-        yield Finding(
-            code="unknown-node",
-            severity="error" if refused else severity_of(contract, "error"),
-            message=f"{contract.kind} {contract.name!r} is for node {name!r}, which is not a node of this graph."
-            + nearest(name, names),
-            rule=contract.name,
-            source=contract.source,
-            remedy=f"{own_names(name) or 'Correct the name in target_nodes.'} "
-            f"Nodes: {', '.join(sorted(set(names)))}.",
+        correct = own_names(name) or "Correct the name in target_nodes."
+        yield about(
+            contract,
+            "unknown-node",
+            "error" if refused else severity_of(contract, "error"),
+            f"is for node {name!r}, which is not a node of this graph.{nearest(name, names)}",
+            f"{correct} Nodes: {', '.join(sorted(set(names)))}.",
         )
     if missing or any(node.is_target_of(contract) for node in nodes):
         return
@@ -204,15 +202,9 @@ def _steps_missing(rule: Contract, steps: Sequence[Step], nodes: Sequence[Node])
 
 
 def _dead(rule: Contract, why: str, remedy: str, *, part: str = "") -> Finding:
-    return Finding(
-        code="dead-rule",
-        # A rule of a general pack is not wrong because this graph has no use for it.
-        severity="info" if rule.source.startswith("arbiter:") else "warning",
-        message=f"{rule.kind} {rule.name!r} can never fire{part}: {why}",
-        rule=rule.name,
-        source=rule.source,
-        remedy=remedy,
-    )
+    # A rule of a general pack is not wrong because this graph has no use for it.
+    severity: Severity = "info" if rule.source.startswith("arbiter:") else "warning"
+    return about(rule, "dead-rule", severity, f"can never fire{part}: {why}", remedy)
 
 
 def evaluators_that_do_not_exist(
@@ -224,16 +216,9 @@ def evaluators_that_do_not_exist(
         own = tuple(node.full for node in nodes if node.is_target_of(rule))
         for name, mistake, remedy in missing_evaluators(rule, modes) if own else ():
             # One that is neither off nor misspelt may be registered by code, next to the rules of files.
-            wrong = name in modes or misspelt(name, modes) is not None
-            yield Finding(
-                code="unknown-evaluator",
-                severity="error" if wrong and rule.kind != "advisor" else "warning",
-                message=f"{rule.kind} {rule.name!r} {mistake}",
-                nodes=own,
-                rule=rule.name,
-                source=rule.source,
-                remedy=remedy,
-            )
+            wrong = rule.kind != "advisor" and (name in modes or misspelt(name, modes) is not None)
+            severity: Severity = "error" if wrong else "warning"
+            yield about(rule, "unknown-evaluator", severity, mistake, remedy, nodes=own)
 
 
 def bindings_without_effect(graph: Level, packs: Sequence[BindingPack]) -> Iterator[Finding]:
@@ -277,42 +262,30 @@ def tools_that_do_not_exist(graph: Graph, contracts: Sequence[Contract]) -> Iter
 def errors_that_do_not_exist(contracts: Sequence[Contract]) -> Iterator[Finding]:
     for rule in contracts:
         for name, meant in wrong_exceptions(rule):
-            yield Finding(
-                code="unknown-error",
-                severity="warning",
-                message=f"router {rule.name!r} is for {name!r}, but no exception has that name. "
-                f"Did you mean {meant!r}?",
-                rule=rule.name,
-                source=rule.source,
-                remedy="Correct the name in errors, or put the module that defines it in front of it.",
+            yield about(
+                rule,
+                "unknown-error",
+                "warning",
+                f"is for {name!r}, but no exception has that name. Did you mean {meant!r}?",
+                "Correct the name in errors, or put the module that defines it in front of it.",
             )
 
 
 def targets_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> Iterator[Finding]:
     for contract in contracts:
-        applying = [
-            level
-            for level in graph.levels()
-            if any(node.is_target_of(contract) for node in level.nodes.values())
-        ]
+        own = [(level, node) for level, node in graph.all_nodes() if node.is_target_of(contract)]
         for target in contract.redirect_targets:
-            if not applying or target == END or any(target in level.targets for level in applying):
+            if not own or target == END or any(target in level.targets for level, _ in own):
                 continue
-            names = sorted({name for level in applying for name in level.nodes})
-            yield Finding(
-                code="unknown-target",
-                severity="error",  # `govern` refuses it, also of a rule that only records
-                message=f"{contract.kind} {contract.name!r} redirects to {target!r}, which is not a node "
-                f"of the graph that it applies in.{nearest(target, [*names, END])}",
-                nodes=tuple(
-                    node.full
-                    for level in applying
-                    for node in level.nodes.values()
-                    if node.is_target_of(contract)
-                ),
-                rule=contract.name,
-                source=contract.source,
-                remedy=f"Redirect to one of: {', '.join(names)}.",
+            names = sorted({name for level, _ in own for name in level.nodes})
+            hint = nearest(target, [*names, END])
+            yield about(
+                contract,
+                "unknown-target",
+                "error",  # `govern` refuses it, also of a rule that only records
+                f"redirects to {target!r}, which is not a node of the graph that it applies in.{hint}",
+                f"Redirect to one of: {', '.join(names)}.",
+                nodes=[node.full for _, node in own],
             )
 
 
@@ -329,14 +302,12 @@ def questions_without_checkpointer(
             for rule, node in unsaved(level, rules, contracts, path):
                 found.setdefault(id(rule), (rule, node, refuses))
     for rule, node, refuses in found.values():
-        yield Finding(
-            code="no-checkpointer",
-            severity="error" if refuses else "info",
-            message=f"{rule.kind} {rule.name!r} asks a human at node {node!r}, and this graph has no checkpointer to "
-            "keep the question until it is answered: the node is denied instead",
+        yield about(
+            rule,
+            "no-checkpointer",
+            "error" if refuses else "info",
+            f"asks a human at node {node!r}, and this graph has no checkpointer to keep the question until it is "
+            "answered: the node is denied instead",
+            SAVE_QUESTIONS + ("" if refuses else " LangGraph's server and `arbiter run` bring their own."),
             nodes=(node,),
-            rule=rule.name,
-            source=rule.source,
-            remedy=SAVE_QUESTIONS
-            + ("" if refuses else " LangGraph's server and `arbiter run` bring their own."),
         )

@@ -16,7 +16,7 @@ from arbiter.checkers import RequireBefore, ToolsChecker
 from arbiter.errors import closest, nearest
 from arbiter.instructions import known_instructions
 from arbiter.linting._findings import Finding, Severity
-from arbiter.linting._rules import severity_of
+from arbiter.linting._rules import about, severity_of
 from arbiter.linting._topology import Level, Node
 
 _INPUT = ("input", "state")
@@ -32,14 +32,13 @@ def conditions_without_answer(contracts: Sequence[Contract]) -> Iterator[Finding
         ]
         for condition in given:
             if isinstance(condition, Condition) and (what := never_boolean(condition.expression)):
-                yield Finding(
-                    code="no-boolean",
-                    severity=severity_of(rule, "error"),
-                    message=f"{rule.kind} {rule.name!r} has the condition {_short(condition)!r}, which gives {what}, "
-                    "never true or false: it fails each time",
-                    rule=rule.name,
-                    source=rule.source,
-                    remedy="Compare it with something, as in input.amount > 1000.",
+                yield about(
+                    rule,
+                    "no-boolean",
+                    severity_of(rule, "error"),
+                    f"has the condition {_short(condition)!r}, which gives {what}, never true or false: it fails each "
+                    "time",
+                    "Compare it with something, as in input.amount > 1000.",
                 )
 
 
@@ -137,15 +136,8 @@ def _key(rule: Contract, what: str, key: str, nodes: _Placed) -> Iterator[Findin
 def _unknown_field(
     rule: Contract, told: str, nodes: Sequence[str], fields: Sequence[str], severity: Severity
 ) -> Finding:
-    return Finding(
-        code="unknown-field",
-        severity=severity_of(rule, severity),
-        message=f"{rule.kind} {rule.name!r} {told}",
-        nodes=tuple(nodes),
-        rule=rule.name,
-        source=rule.source,
-        remedy=f"Correct the name, or add the field to the state. Fields: {', '.join(fields) or 'none'}.",
-    )
+    remedy = f"Correct the name, or add the field to the state. Fields: {', '.join(fields) or 'none'}."
+    return about(rule, "unknown-field", severity_of(rule, severity), told, remedy, nodes=nodes)
 
 
 def _nodes(names: Sequence[str]) -> str:
@@ -162,14 +154,12 @@ def _unknown_nodes(rule: Contract, condition: Condition, names: Sequence[str]) -
                 if counted
                 else ("compares the node with", repr(name))
             )
-            yield Finding(
-                code="unknown-node",
-                severity=severity_of(rule, "error" if counted else "warning"),
-                message=f"{rule.kind} {rule.name!r} {what} {name!r}, which is not a node of this graph."
-                + nearest(name, names),
-                rule=rule.name,
-                source=rule.source,
-                remedy=f"Correct {where}. Nodes: {', '.join(sorted(set(names)))}.",
+            yield about(
+                rule,
+                "unknown-node",
+                severity_of(rule, "error" if counted else "warning"),
+                f"{what} {name!r}, which is not a node of this graph.{nearest(name, names)}",
+                f"Correct {where}. Nodes: {', '.join(sorted(set(names)))}.",
             )
 
 
@@ -177,14 +167,13 @@ def _unknown_instructions(rule: Contract, condition: Condition) -> Iterator[Find
     names = [instruction.value for instruction in known_instructions()]
     for name in condition.compared("instruction"):
         if name not in names:
-            yield Finding(
-                code="unknown-instruction",
-                severity="warning",
-                message=f"{rule.kind} {rule.name!r} compares the instruction with {name!r}, which is none."
-                + nearest(name.rpartition(".")[2], names),
-                rule=rule.name,
-                source=rule.source,
-                remedy='Write the name of an instruction without that of its core, as in "TOOL_CALL".',
+            hint = nearest(name.rpartition(".")[2], names)
+            yield about(
+                rule,
+                "unknown-instruction",
+                "warning",
+                f"compares the instruction with {name!r}, which is none.{hint}",
+                'Write the name of an instruction without that of its core, as in "TOOL_CALL".',
             )
 
 
@@ -193,12 +182,5 @@ def _unknown_rules(rule: Contract, condition: Condition, known: Collection[str])
     counted = {str(field[2]) for field in condition.fields if field[:2] == ("history", "denied")}
     for name in sorted(counted.difference(known)):
         if meant := misspelt(name, known):
-            yield Finding(
-                code="unknown-rule",
-                severity="warning",
-                message=f"{rule.kind} {rule.name!r} counts the denials of {name!r}, which is not a rule. Did you mean "
-                f"{meant!r}?",
-                rule=rule.name,
-                source=rule.source,
-                remedy=f"Correct history.denied.{name}.",
-            )
+            said = f"counts the denials of {name!r}, which is not a rule. Did you mean {meant!r}?"
+            yield about(rule, "unknown-rule", "warning", said, f"Correct history.denied.{name}.")

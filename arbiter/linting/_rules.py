@@ -22,7 +22,7 @@ from arbiter.checkers import (
 )
 from arbiter.checkers._steps import Step
 from arbiter.instructions import Instruction
-from arbiter.linting._findings import Severity
+from arbiter.linting._findings import Finding, Severity
 from arbiter.policy import PolicyChecker
 
 _LIMITS = (AtMost, BudgetChecker, ApprovalChecker)
@@ -149,6 +149,21 @@ def may_cap(rule: Contract) -> bool:
         for name in vars(base)
     }
     return "observe" in own or ("reads_history" in own and rule.reads_history)
+
+
+def about(
+    rule: Contract, code: str, severity: Severity, said: str, remedy: str, *, nodes: Sequence[str] = ()
+) -> Finding:
+    """A finding about a rule. Its message is the kind and the name of the rule, and then `said`."""
+    return Finding(
+        code=code,
+        severity=severity,
+        message=f"{rule.kind} {rule.name!r} {said}",
+        nodes=tuple(nodes),
+        rule=rule.name,
+        source=rule.source,
+        remedy=remedy,
+    )
 
 
 def severity_of(rule: Contract, severity: Severity) -> Severity:
