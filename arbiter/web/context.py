@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from arbiter.errors import ConfigurationError, nearest
-from arbiter.harness.reports.page import shown
+from arbiter.harness.reports.page import shown, templates
 from arbiter.history._rendering import duration_text, moment_text
 from arbiter.history._text import Ink
 from arbiter.web.static_files import StaticFiles
@@ -100,21 +100,10 @@ def redirect(request: Request, path: str) -> Response:
 
 
 def environment() -> Environment:
-    """The templates of the viewer. Everything is escaped, and an undefined name is an error."""
-    made = Environment(
-        loader=ChoiceLoader(
-            [
-                PackageLoader("arbiter.web", "templates"),
-                PrefixLoader({"reports": PackageLoader("arbiter.harness", "reports")}),
-            ]
-        ),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    """The templates of the viewer, and those of reports."""
+    reports = PrefixLoader({"reports": PackageLoader("arbiter.harness", "reports")})
+    made = templates(ChoiceLoader([PackageLoader("arbiter.web", "templates"), reports]))
     made.filters.update(
-        shown=shown,
         line=line,
         lines=lines,
         shown_names=shown_names,

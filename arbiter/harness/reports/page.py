@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arbiter._values.copies import jsonable
 from arbiter.errors import ConfigurationError
@@ -13,6 +13,9 @@ from arbiter.harness.reports.report import Report, why_failed
 from arbiter.harness.reports.texts import cells, decision, head, labels, not_judged, remarks, titles, worst
 from arbiter.harness.rows import Row
 from arbiter.models import visible
+
+if TYPE_CHECKING:
+    from jinja2 import BaseLoader, Environment
 
 WIDTH = 200
 """The width of the picture of an interval, in units of its SVG."""
@@ -26,18 +29,21 @@ def render(report: Report) -> str:
 def template() -> Any:
     """The template of a page. Raises `ConfigurationError` without its package."""
     try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from jinja2 import PackageLoader
     except ModuleNotFoundError:
         raise ConfigurationError("a report in HTML needs jinja2: pip install 'arbiteros[report]'") from None
-    environment = Environment(
-        loader=PackageLoader("arbiter.harness", "reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    return templates(PackageLoader("arbiter.harness", "reports")).get_template("page.html.jinja")
+
+
+def templates(loader: BaseLoader) -> Environment:
+    """Templates with the filter `shown`. Everything is escaped, and an undefined name is an error."""
+    from jinja2 import Environment, StrictUndefined
+
+    made = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["shown"] = shown
-    return environment.get_template("page.html.jinja")
+    made.filters["shown"] = shown
+    return made
 
 
 def values_of(report: Report, part: slice = slice(None)) -> dict[str, Any]:
