@@ -41,6 +41,14 @@ def write_whole(path: Path, text: str | Iterable[str], *, is_private: bool = Fal
     return count
 
 
+def ensure_ending(file: Path, endings: Iterable[str]) -> None:
+    """Raise `ConfigurationError` for a file whose ending names no form in which it can be written."""
+    if file.suffix not in endings:
+        raise ConfigurationError(
+            f"{str(file)!r} has the ending {file.suffix!r}; expected one of {', '.join(endings)}."
+        )
+
+
 def ensure_writable(path: Path) -> None:
     """Raise the `OSError` with which `write_whole` would fail for a folder, a permission or a long name."""
     target = Path(os.path.realpath(path))

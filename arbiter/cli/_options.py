@@ -28,7 +28,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from arbiter._objects import model_named
-from arbiter._values.files import ensure_writable, writing
+from arbiter._values.files import ensure_ending, ensure_writable, writing
 from arbiter.cli._streams import sentence, tell
 from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, nearest
 from arbiter.history._text import Ink
@@ -186,10 +186,7 @@ def tell_of_unread_rules(graph: object, constitution: Sequence[str] | None) -> N
 
 def check_place(file: Path, endings: Iterable[str]) -> None:
     """Raise `ConfigurationError` if no such file can be written: what it is for may cost money first."""
-    if file.suffix not in endings:
-        raise ConfigurationError(
-            f"{str(file)!r} has the ending {file.suffix!r}; expected one of {', '.join(endings)}."
-        )
+    ensure_ending(file, endings)
     with writing(file):
         if file.is_dir() or not file.parent.is_dir():
             where = f"would be in {str(file.parent)!r}, which is not a folder"

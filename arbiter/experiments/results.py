@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from arbiter._values.files import write_whole, writing
+from arbiter._values.files import ensure_ending, write_whole, writing
 from arbiter._values.kinds import is_mapping
 from arbiter.errors import ConfigurationError
 from arbiter.experiments.arms import Exposure
@@ -158,6 +158,7 @@ class ExperimentResult:
     def write(self, path: str | Path) -> Path:
         """Write the result: numbers as .json, the table as .md or .txt, a forest plot of the effects as .svg."""
         file = Path(path)
+        ensure_ending(file, ENDINGS)
         match file.suffix:
             case ".json":
                 text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -165,12 +166,8 @@ class ExperimentResult:
                 text = self.table() + "\n"
             case ".md":
                 text = f"```text\n{self.table()}\n```\n"
-            case ".svg":
+            case _:
                 text = self.picture()
-            case other:
-                raise ConfigurationError(
-                    f"{str(path)!r} has the ending {other!r}; expected one of {', '.join(ENDINGS)}."
-                )
         with writing(path):
             write_whole(file, text)
         return file

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from arbiter._values.files import writing
+from arbiter._values.files import ensure_ending, writing
 from arbiter.errors import ConfigurationError
 from arbiter.harness.agent_baselines import agents_in, baseline_if_measured, read_baseline, write_baseline
 from arbiter.harness.baselines import Baseline
@@ -293,7 +293,8 @@ class Report:
     def write(self, path: str | Path) -> Path:
         """Write the report in the form that the ending of the path names."""
         file = Path(path)
-        text = self.rendered(form_of(file))
+        ensure_ending(file, FORMS)
+        text = self.rendered(FORMS[file.suffix])
         # A lone surrogate becomes `\\ud800`, which is also how JSON has it.
         with writing(path):
             file.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -303,16 +304,6 @@ class Report:
 FORMS: Mapping[str, str] = {".json": "plain", ".md": "markdown", ".xml": "junit", ".html": "page"}
 """The module of each form of a report, by the ending of the file. It has a function `render(report) -> str`."""
 # The modules are imported by name, because they know the report.
-
-
-def form_of(path: Path) -> str:
-    """The module of the form that the ending of a path names. Raises `ConfigurationError` if there is none."""
-    form = FORMS.get(path.suffix)
-    if form is None:
-        raise ConfigurationError(
-            f"{str(path)!r} has the ending {path.suffix!r}; expected one of {', '.join(FORMS)}."
-        )
-    return form
 
 
 def of_head(head: Mapping[str, Any]) -> dict[str, Any]:
