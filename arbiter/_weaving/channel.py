@@ -194,7 +194,11 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
         if done := self.done:
             self.done = {}
             # In the order in which LangGraph would apply them as writes.
-            for fact, _ in sorted(done.values(), key=_order_of) if len(done) > 1 else done.values():
+            for fact, _ in (
+                sorted(done.values(), key=lambda each: task_order(each[1]))
+                if len(done) > 1
+                else done.values()
+            ):
                 facts.append(fact)
         if not facts:
             return False
@@ -216,10 +220,6 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
 
 def _spends(registry: Registry) -> Iterator[str]:
     return (each.name for each in registry.checkers if each.contract.counts_consumption)
-
-
-def _order_of(done: tuple[RunFact, Any]) -> str:
-    return task_order(done[1])
 
 
 def facts_channel_in(conf: dict[str, Any]) -> FactsChannel:

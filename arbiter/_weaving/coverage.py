@@ -237,7 +237,8 @@ class Coverage:
             self._reported.update((_key(owner), owner) for owner, _ in idle)
         declared = Counter(_origin(rule.source) for rule in rules)
         bound = Counter({pack.file: len(pack.bindings) for pack in self.bindings})
-        for (form, origin), each in groupby(sorted((idle for _, idle in idle), key=_order), key=_group):
+        ordered = sorted((each for _, each in idle), key=lambda each: (*_group(each), each.line))
+        for (form, origin), each in groupby(ordered, key=_group):
             sentence = _sentence(list(each), (bound if form in (_BINDINGS, _SHADOWED) else declared)[origin])
             # A guard may be meant for a graph that never gets there.
             if form in (_STEPS, _EVALUATORS, _CONDITIONS):
@@ -253,10 +254,6 @@ def _key(owner: object) -> object:
 
 def _group(idle: _Idle) -> tuple[_Form, str]:
     return idle.form, _origin(idle.source)
-
-
-def _order(idle: _Idle) -> tuple[_Form, str, int]:
-    return (*_group(idle), idle.line)
 
 
 def _origin(source: str) -> str:

@@ -220,10 +220,6 @@ def _done_in(history: CausalHistory) -> set[str | _Place]:
     return done
 
 
-def _is_idle(account: _Account) -> bool:
-    return account.running == 0
-
-
 class BudgetChecker(PolicyChecker):
     """Denies a node run if its run, thread, user or process has used up `calls`, `tokens`, `cost` (US
     dollars) or `seconds` (the time that node runs took).
@@ -345,7 +341,9 @@ class BudgetChecker(PolicyChecker):
         self._metered = tokens is not None or cost is not None
         self._lock = new_lock()
         self.keep_accounts = keep_accounts
-        self._accounts: Accounts[_Account] = Accounts(_is_idle, keep=keep_accounts, dropped=self._dropped)
+        self._accounts: Accounts[_Account] = Accounts(
+            lambda account: account.running == 0, keep=keep_accounts, dropped=self._dropped
+        )
         self._has_warned = False
         self._checked: dict[tuple[str, str], tuple[_Account, _Item]] = {}
         """The node runs that were checked and have not ended."""

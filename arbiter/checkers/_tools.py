@@ -413,7 +413,10 @@ class _Entry:
 
     def __init__(self, rule: ToolRule, owner: str, path: str) -> None:
         self.rule = rule
-        self._patterns = tuple((spell, _wildcards(spell(rule.tool))) for spell in (canonical, normalised))
+        # Brackets are not wildcards.
+        self._patterns = tuple(
+            (spell, spell(rule.tool).replace("[", "[[]")) for spell in (canonical, normalised)
+        )
         self._tests = [
             (argument, *test)
             for argument, asked in (rule.arguments or {}).items()
@@ -510,10 +513,6 @@ class _Entry:
 
 def _entries(rules: Sequence[ToolRule], owner: str, parameter: str) -> tuple[_Entry, ...]:
     return tuple(_Entry(rule, owner, f"{parameter}[{number}]") for number, rule in enumerate(rules))
-
-
-def _wildcards(name: str) -> str:
-    return name.replace("[", "[[]")  # brackets are not wildcards
 
 
 def _rules(entries: Iterable[Any], owner: str, parameter: str) -> Iterator[ToolRule]:

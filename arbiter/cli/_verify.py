@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from arbiter._objects import load_graph
 from arbiter.arbiter_os import ArbiterOS
@@ -38,7 +38,7 @@ def verify_ledger(
     name = shown(where) if thread is None else f"{shown(where)}, thread {thread}"
     with reader_may_leave():
         if screen.format != "table":
-            screen.data(_data(found))
+            screen.data({"intact": bool(found), "after_anchor": found.after_anchor, **asdict(found)})
         elif found.entries or found.findings:
             for line in _lines(found, name, is_signature_checked=key is not None):
                 screen.say(line)
@@ -119,7 +119,3 @@ def _gaps(found: Verification) -> str:
     if without:
         parts.append(f"{without:,} without contents")
     return ", ".join(parts) + (f": {reasons}" if reasons else "")
-
-
-def _data(found: Verification) -> dict[str, Any]:
-    return {"intact": bool(found), "after_anchor": found.after_anchor, **asdict(found)}

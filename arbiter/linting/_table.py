@@ -45,7 +45,8 @@ def table(report: Sequence[Finding]) -> Group | Text:
     idle = sorted({finding.rule for finding in report if _is_idle(finding)})
     for finding in report:
         if not _is_idle(finding):
-            rows.add_row(_code(finding), _what(finding))
+            code = Text(f"{finding.severity}\n{finding.code}", style=_STYLE[finding.severity])
+            rows.add_row(code, _what(finding))
     counts = ((len([f for f in report if f.severity == severity]), severity) for severity in SEVERITIES)
     said = ", ".join(
         f"{count} {name}{'s' * (count != 1 and name != 'info')}" for count, name in counts if count
@@ -63,10 +64,6 @@ def table(report: Sequence[Finding]) -> Group | Text:
 
 def _is_idle(finding: Finding) -> bool:
     return (finding.code, finding.severity) == ("dead-rule", "info")
-
-
-def _code(finding: Finding) -> Text:
-    return Text(f"{finding.severity}\n{finding.code}", style=_STYLE[finding.severity])
 
 
 def _what(finding: Finding) -> Group:

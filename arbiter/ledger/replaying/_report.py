@@ -221,12 +221,9 @@ def changes_of(differences: Sequence[ReplayDifference]) -> dict[tuple[Outcome, s
     """The number of differences by what changed, the most frequent first."""
     counts: Counter[tuple[Outcome, str, str, str]] = Counter()
     for each in differences:
-        counts[each.outcome, each.enforced.kind, each.shadow.kind, _aim(each)] += 1
+        target = each.shadow.target if each.outcome == "elsewhere" else ""
+        counts[each.outcome, each.enforced.kind, each.shadow.kind, target] += 1
     return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
-
-
-def _aim(difference: ReplayDifference) -> str:
-    return difference.shadow.target if difference.outcome == "elsewhere" else ""
 
 
 def _number(count: int, what: str) -> str:
