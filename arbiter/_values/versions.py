@@ -216,19 +216,23 @@ def code_of(function: Any) -> Any:
 def _read_code(function: FunctionType) -> Any:
     code: CodeType = function.__code__
     tree = _tree_of(code)
-    captured = [
+    values = [
         found
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
-        if _is_data(name, cell) and (found := as_data(cell.cell_contents)) is not NO_DATA
+        for name, value in cells(function).items()
+        if is_constant(name, value) and (found := as_data(value)) is not NO_DATA
     ]
-    return [_shape(tree) if tree is not None else _bytecode(code), captured]
+    return [_shape(tree) if tree is not None else _bytecode(code), values]
 
 
-def _is_data(name: str, cell: Any) -> bool:
-    try:
-        return is_constant(name, cell.cell_contents)
-    except ValueError:  # the variable has no value yet
-        return False
+def cells(function: Any) -> dict[str, Any]:
+    """The variables around a function that it uses, by name, as far as they have a value yet."""
+    found: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    return found
 
 
 def _code_of(kind: type) -> Iterator[Any]:

@@ -41,6 +41,7 @@ from arbiter._lifecycle.saving import Access, Put, Wait
 from arbiter._threads.forks import new_lock, renew_in_child
 from arbiter._values.contexts import ambient
 from arbiter._values.recent import Recent
+from arbiter._values.versions import cells
 from arbiter._weaving.channel import conf_of, runs_in
 from arbiter._weaving.notes import Writes, being_noted, note, note_first, read, read_again, read_first
 from arbiter.errors import describe
@@ -441,7 +442,7 @@ def _loaded(pad: Any) -> Sequence[Any]:
 def _resumed_in(pad: Any) -> Iterator[dict[str, Any]]:
     """The variables of LangGraph's function for resume values: those of a graph, then of the graphs around it."""
     while pad is not None:
-        yield (known := _cells(pad.get_null_resume))
+        yield (known := cells(pad.get_null_resume))
         pad = known.get("parent_scratchpad")
 
 
@@ -461,13 +462,7 @@ def finished_tasks(conf: Mapping[str, Any]) -> set[str]:
 
 def _pending(conf: Mapping[str, Any]) -> Sequence[Any]:
     """The writes that the superstep's tasks had made when the execution began."""
-    return cast(Sequence[Any], _cells(conf[CONFIG_KEY_SCRATCHPAD].get_null_resume).get("pending_writes", ()))
-
-
-def _cells(function: Any) -> dict[str, Any]:
-    """The variables in the closure of a function, by name."""
-    names: Sequence[str] = function.__code__.co_freevars if function.__closure__ else ()
-    return {name: cell.cell_contents for name, cell in zip(names, function.__closure__ or (), strict=True)}
+    return cast(Sequence[Any], cells(conf[CONFIG_KEY_SCRATCHPAD].get_null_resume).get("pending_writes", ()))
 
 
 def _is_any_mark(value: Any) -> bool:
@@ -560,7 +555,7 @@ def _place_by_id(conf: Mapping[str, Any]) -> None:
     if not by_id or pad.get_null_resume in _placed:
         return
     _placed.add(pad.get_null_resume)
-    shown = Writes(_cells(pad.get_null_resume).get("pending_writes", ())).interrupts(conf[CONFIG_KEY_TASK_ID])
+    shown = Writes(cells(pad.get_null_resume).get("pending_writes", ())).interrupts(conf[CONFIG_KEY_TASK_ID])
     place = conf[CONFIG_KEY_CHECKPOINT_NS]
     places = [place, *(f"{place}{NS_SEP}{number}" for number in range(len(pad.resume) + 1))]
     own = {Interrupt.from_ns(None, each).id for each in places}
@@ -653,7 +648,7 @@ def is_used(conf: Mapping[str, Any], claims: Sequence[str]) -> Access[bool]:
 def _execution_of(conf: Mapping[str, Any]) -> Any:
     """An object that all attempts at a task in one execution share, also those of tasks inside it."""
     pad = conf[CONFIG_KEY_SCRATCHPAD]
-    while (around := _cells(pad.get_null_resume).get("parent_scratchpad")) is not None:
+    while (around := cells(pad.get_null_resume).get("parent_scratchpad")) is not None:
         pad = around
     return pad.get_null_resume
 

@@ -12,6 +12,8 @@ from typing import Any, cast
 from langchain_core.runnables import Runnable
 from langgraph.pregel import Pregel
 
+from arbiter._values.versions import cells
+
 _DEPTH = 8
 _MANY = 5_000
 _FRAMEWORK = ("langchain", "langgraph", "langsmith", "pydantic")
@@ -90,11 +92,7 @@ def _named(function: FunctionType) -> Iterator[Any]:
                 yield from (vars(value).get(part) for part in code.co_names)
             elif not isinstance(value, type):
                 yield value
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
+    yield from cells(function).values()
     yield from (function.__defaults__, function.__kwdefaults__, getattr(function, "__wrapped__", None))
 
 

@@ -25,7 +25,7 @@ from langchain_core.tools import BaseTool
 from langgraph.pregel import Pregel
 from pydantic import BaseModel
 
-from arbiter._values.versions import NO_DATA, as_data, body_code, hash_of, is_constant, kept_by, plain
+from arbiter._values.versions import NO_DATA, as_data, body_code, cells, hash_of, is_constant, kept_by, plain
 from arbiter._weaving.tools import codes, is_framework, package
 from arbiter.linting._code import called, named_in
 
@@ -183,11 +183,7 @@ def _held(thing: Any, name: str, seen: dict[int, Any]) -> Iterator[Any]:
         wrapped = _attribute(thing, "__wrapped__")
         yield from _held(wrapped, name, seen)
         if is_framework(thing):
-            for variable, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
-                try:
-                    value = cell.cell_contents
-                except ValueError:  # not filled yet
-                    continue
+            for variable, value in cells(thing).items():
                 yield from _held(value, variable, seen)
         elif wrapped is None or not _is_installed(thing):
             yield thing

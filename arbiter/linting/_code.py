@@ -12,6 +12,7 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from langgraph.types import Command, Send, interrupt
 
+from arbiter._values.versions import cells
 from arbiter._weaving.tools import codes, is_framework
 
 _DEPTH = 3
@@ -114,11 +115,7 @@ def named_in(code: CodeType, function: FunctionType) -> Iterator[tuple[str, Any]
     for name in code.co_names:
         if name in function.__globals__:
             yield name, function.__globals__[name]
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
+    yield from cells(function).items()
 
 
 def _inside(mapping: Any) -> list[Any]:
