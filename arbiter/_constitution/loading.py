@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -303,6 +304,7 @@ class _Loader:
         self.mistakes: list[PackMistake] = []
         self.packs: dict[str, _Pack] = {}
         self.files: list[str] = []
+        self.taken: set[object] = set()
         self.broken: set[str] = set()
         """Packs that exist but could not be read. References to them are not mistakes."""
         self.named: dict[str, Any] = {}
@@ -434,6 +436,11 @@ class _Loader:
                 _log.warning("the YAML files in %r are not read. Did you mean %r?", str(other), meant)
 
     def _take(self, file: Traversable, name: str, prefix: str = "") -> _Pack | None:
+        place = os.path.realpath(file) if isinstance(file, Path) else file
+        # A source may be named twice, or be a file of another one.
+        if not prefix and place in self.taken:
+            return None
+        self.taken.add(place)
         self.files.append(name)
         try:
             document = read_document(file, name)

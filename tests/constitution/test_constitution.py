@@ -1353,6 +1353,14 @@ def test_several_sources_are_in_force_together(tmp_path: Path) -> None:
     assert len(arbiter_os.load_constitution().checkers) == len(names)
 
 
+def test_a_file_that_two_sources_have_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source of a script, and then one that a person names."""
+    _folder(tmp_path, "one", "small")
+    monkeypatch.chdir(tmp_path)
+    arbiter_os = ArbiterOS.from_constitution([".", "policies/p.yaml", tmp_path, "."])
+    assert [checker.name for checker in arbiter_os.checkers] == ["small"]
+
+
 def test_mistakes_in_several_sources_say_in_which(tmp_path: Path) -> None:
     _folder(tmp_path / "a", "one", "small")
     _folder(tmp_path / "b", "two", "small")
