@@ -58,7 +58,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 def callers() -> int:
     """The `stacklevel` of the caller's own code, so that a warning points at a line that the user can change."""
     level, frame = 1, inspect.currentframe()
-    while frame is not None and frame.f_globals["__name__"].partition(".")[0] in _LIBRARIES:
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _LIBRARIES:
         level, frame = level + 1, frame.f_back
     return level - 1 if frame is not None else 1
 

@@ -22,7 +22,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from arbiter import ArbiterOS, ArbiterWarning, ConfigurationError
 from arbiter.errors import PackError
 from arbiter.harness import Case, CaseRun, Limits, Report, Score, Suite, runs
-from arbiter.harness.journal import FOLDER, Journal, Summary, run_folder, runs_in, summary_of
+from arbiter.harness.journal import FOLDER, Journal, Summary, run_folder, runs_in, runs_of, summary_of
 from arbiter.harness.reports.report import load_report
 from arbiter.harness.targets import TargetFile
 from tests.processes import python
@@ -579,6 +579,16 @@ def test_a_run_that_cannot_be_read_hides_no_other(project: Path, text: str) -> N
         assert SUITE.run(answer, resume="last").sessions == 2
     with pytest.warns(ArbiterWarning, match="The run is left out"):
         assert SUITE.run(answer, baseline="numbers.json").comparison.exit_code == 0
+
+
+def test_code_that_belongs_to_no_module_gets_warnings_at_its_line(project: Path) -> None:
+    """Such as a cell that a tool runs: its globals have no name."""
+    (project / "evals/1").mkdir(parents=True)
+    (project / "evals/1/run.json").write_text("{")
+    cell = compile("assert list(runs_of('x', folder)) == []", "a cell", "exec")
+    with pytest.warns(ArbiterWarning, match="The run is left out") as warned:
+        exec(cell, {"runs_of": runs_of, "folder": project / "evals"})
+    assert [each.filename for each in warned] == ["a cell"]
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"comparison": null}'])
