@@ -21,6 +21,7 @@ from arbiter.cli import _streams
 from arbiter.cli._app import main
 from arbiter.errors import ArbiterError, ConfigurationError
 from arbiter.harness import Case, CaseRun, Score, Suite, journal
+from arbiter.harness.reports.texts import remarks
 from tests.cli.cli_support import invoked
 from tests.harness.parity import SUITE
 from tests.scripted import Named
@@ -921,3 +922,16 @@ def test_a_report_says_why_a_judge_abstained_from_all_cases(files: Path) -> None
     told = " ".join(said.out.split())
     assert "kind abstained, first about a: EvaluationError: abstained: of 2 answers of j" in told
     assert "it has no JSON object" in told
+
+
+def test_a_report_leaves_out_a_reason_that_is_empty() -> None:
+    def shy(run: CaseRun) -> Score:
+        return Score("shy", outcome="abstained", reason="It is late." if run.case.id == "b" else "")
+
+    def echo(given: Any) -> Any:
+        return given
+
+    cases = [Case(id=name, input=1) for name in "ab"]
+    told = remarks(Suite("s", cases, scorers=[shy]).run(echo, folder=None))
+    assert told == ["shy abstained, first about b: It is late."]
+    assert remarks(Suite("s", cases[:1], scorers=[shy]).run(echo, folder=None)) == []

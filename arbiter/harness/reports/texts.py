@@ -194,7 +194,7 @@ def _abstained(report: Report) -> Iterator[str]:
             f"{name} abstained, first about {result.case_id}: {_short(score.reason, _LONGEST_REASON)}"
             for result in report.results
             for score in result.scores
-            if score.name == name and score.outcome == "abstained"
+            if score.name == name and score.outcome == "abstained" and score.reason
         )
         if not row.n and (first := next(reasons, "")):
             yield first
