@@ -140,13 +140,8 @@ class ToolsChecker(PolicyChecker):
 
     def tools_not_in(self, held: Collection[str]) -> Sequence[str]:
         return [
-            entry.rule.tool
-            for entries, every in ((self._allowed or (), True), (self._denied, False))
-            for entry in entries
-            if not entry.is_pattern
-            and not any(entry.names(tool, every=every) for tool in held)
-            # Right or wrong, such a name changes nothing.
-            and not any(each.covers(entry.rule.tool, every=every) for each in entries)
+            *_names_not_in(held, self._allowed or (), every=True),
+            *_names_not_in(held, self._denied, every=False),
         ]
 
     def check_before(self, history: History) -> Verdict:
@@ -435,9 +430,9 @@ class _Entry:
     def is_pattern(self) -> bool:
         return not {"*", "?"}.isdisjoint(self.rule.tool)
 
-    def covers(self, tool: str, *, every: bool) -> bool:
-        """True for a pattern that names the tool, with any arguments."""
-        return self.is_pattern and not self._tests and self._when is None and self.names(tool, every=every)
+    @property
+    def is_conditional(self) -> bool:
+        return bool(self._tests) or self._when is not None
 
     def names(self, tool: str, *, every: bool) -> bool:
         fits = (fnmatchcase(spell(tool), pattern) for spell, pattern in self._patterns)
@@ -447,7 +442,7 @@ class _Entry:
         self, tool: str, arguments: object, known: Sequence[Any], *, every: bool
     ) -> Iterator[list[_Answer]]:
         """The answers of all its conditions, for each of the tools that the name may mean."""
-        if not self._tests and self._when is None:
+        if not self.is_conditional:
             yield []
             return
         given: Any = arguments
@@ -513,6 +508,19 @@ class _Entry:
 
 def _entries(rules: Sequence[ToolRule], owner: str, parameter: str) -> tuple[_Entry, ...]:
     return tuple(_Entry(rule, owner, f"{parameter}[{number}]") for number, rule in enumerate(rules))
+
+
+def _names_not_in(held: Collection[str], entries: Sequence[_Entry], *, every: bool) -> Iterator[str]:
+    """The names that are none of these tools, nor covered by a pattern of them: right or wrong, such a name changes
+    nothing.
+    """
+    known = [each for each in entries if any(each.names(tool, every=every) for tool in held)]
+    covering = [each for each in known if each.is_pattern and not each.is_conditional]
+    right = {each.rule.tool for each in known}
+    for entry in entries:
+        name = entry.rule.tool
+        if not (entry.is_pattern or name in right or any(each.names(name, every=every) for each in covering)):
+            yield name
 
 
 def _rules(entries: Iterable[Any], owner: str, parameter: str) -> Iterator[ToolRule]:

@@ -547,6 +547,8 @@ def delete_files(path: str) -> str:
         (["delete_f*"], None),
         (["delete_*", "delete_file"], None),
         (["delete_file", "read_*"], "delete_file"),
+        (["delete_fil?", "delete_file"], "delete_file"),
+        (["delete_files", "*s", "delete_file"], None),
         ([ToolRule("delete_*", when="args.path != '/'"), "delete_file"], "delete_file"),
     ],
 )
@@ -554,8 +556,8 @@ def delete_files(path: str) -> str:
 def test_a_tool_of_a_rule_that_is_nearly_one_of_the_graph_is_reported(
     parameter: str, named: list[Any], wrong: str | None
 ) -> None:
-    """Once; other names may be those of tools that exist only during a run. One that a pattern covers, too, changes
-    nothing."""
+    """Once; other names may be those of tools that exist only during a run. One that a pattern for a tool of the graph
+    covers, too, changes nothing."""
     call: Any = {"name": "delete_files", "args": {"path": "/x"}, "id": "1"}
     builder: Any = StateGraph(Chat)
     builder.add_node("tools", ToolNode([delete_files]))
