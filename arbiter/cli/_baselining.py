@@ -13,7 +13,7 @@ from rich.text import Text
 from arbiter._objects import import_from_here
 from arbiter._values.files import ensure_writable, writing
 from arbiter.cli._eval_options import Options
-from arbiter.cli._evaluating import interrupted
+from arbiter.cli._evaluating import interrupted, prepared
 from arbiter.cli._progress import Progress, ends_in_good_order
 from arbiter.cli._runs import out
 from arbiter.cli._streams import each_warning_once, stdout_for_results, tell
@@ -37,12 +37,12 @@ def write_baseline(name: str, path: Path | None, *, update: bool, repeats: int, 
             suite = load_suite(name, allow=allow)
         suite = replace(suite, repeats=repeats, cache="off")  # a copy of what was measured is no second draw
         place = _place(path, suite.gate.baseline, suite.cases, update)
-        progress = Progress()
+        suite = replace(suite, gate=replace(suite.gate, baseline=None))
+        options, progress = Options(repeats=repeats, no_gate=True, allow=allow), Progress()
         with ends_in_good_order(), each_warning_once(), stdout_for_results():
-            report = replace(suite, gate=replace(suite.gate, baseline=None)).run(progress=progress)
+            report = prepared(name, suite, progress, options).run()
         progress.end()
         if report.stopped == "interrupted":
-            options = Options(repeats=repeats, no_gate=True, allow=allow)
             then = ("baseline", report.run_id, "--out", str(place), *(("--update",) if update else ()))
             return interrupted(report, name, options, then)
     else:

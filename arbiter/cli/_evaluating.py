@@ -129,7 +129,7 @@ def _all_prepared(files: Sequence[str], progresses: Sequence[Progress], options:
     refused: list[ConfigurationError] = []
     for file, progress in zip(files, progresses, strict=True):
         try:
-            runs.append(_prepared(file, _loaded(file, options), progress, options))
+            runs.append(prepared(file, _loaded(file, options), progress, options))
         except ConfigurationError as error:
             refused.append(error)
     if len(refused) == 1:
@@ -139,7 +139,8 @@ def _all_prepared(files: Sequence[str], progresses: Sequence[Progress], options:
     return runs
 
 
-def _prepared(file: str, suite: Suite, progress: Progress, options: Options) -> Run:
+def prepared(file: str, suite: Suite, progress: Progress, options: Options) -> Run:
+    """A run that can begin. Raises `ConfigurationError` with the file and each mistake in it."""
     try:
         run = suite.prepare(
             select=_selection(options),
