@@ -281,7 +281,8 @@ class Suite:
                     measured.kind == "function"
                 )
                 _log.warning(
-                    "%s: nothing is recorded, and a replay needs no recordings: it measures %s, and no row asks a judge.%s",
+                    "%s: nothing is recorded, and a replay needs no recordings: it measures %s, and no row asks a "
+                    "judge.%s",
                     self.name,
                     measured.name,
                     said,
