@@ -38,12 +38,8 @@ def view_ledger(options: ViewOptions) -> None:
     except ImportError as error:
         missing = "the viewer needs starlette, uvicorn and jinja2: pip install 'arbiteros[web]'"
         raise ConfigurationError(missing if "uvicorn" in str(error) else str(error)) from error
-    screen, host, constitution, allow = (
-        Screen("table"),
-        options.host,
-        options.constitution or None,
-        options.allow,
-    )
+    screen, host, allow = Screen("table"), options.host, options.allow
+    constitution = options.constitution or None
     if options.tokens is not None and options.name is not None:
         raise ConfigurationError(
             "--as is for a single user; the names of several are in the file of --tokens."

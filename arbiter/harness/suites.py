@@ -277,15 +277,14 @@ class Suite:
             if taped is not None and (tape is not None or judging.judges):
                 taped.refuse_none()
             elif mode == "record":
-                said = " Keep the answers of the function, too: target.record: true." * (
-                    measured.kind == "function"
-                )
+                is_function = measured.kind == "function"
+                remedy = " Keep the answers of the function, too: target.record: true." if is_function else ""
                 _log.warning(
                     "%s: nothing is recorded, and a replay needs no recordings: it measures %s, and no row asks a "
                     "judge.%s",
                     self.name,
                     measured.name,
-                    said,
+                    remedy,
                 )
             session = Session(
                 _run_id() if written is None else written.folder.name,
@@ -441,10 +440,7 @@ class Suite:
         target = self._target(None, None, judging)
         for scorer in self.judges:
             scorer.asking(judging)
-        mistakes, remarks = (
-            list(self._mistakes(target, judging, self.cases)),
-            list(self._remarks(target, judging)),
-        )
+        mistakes, remarks = [*self._mistakes(target, judging, self.cases)], [*self._remarks(target, judging)]
         if mistakes:
             raise SuiteError([*mistakes, *remarks])
         return remarks
