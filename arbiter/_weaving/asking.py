@@ -678,6 +678,7 @@ def pause_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[None
     """Note that the body has paused, and continues with its approvals when it is resumed."""
     task = conf[CONFIG_KEY_TASK_ID]
     yield from note(places_of(conf)[0], task, f"paused {entry['entry']}", {})
+    yield from spend(conf)
 
 
 def pause_edge(conf: Mapping[str, Any]) -> Access[None]:
@@ -701,6 +702,7 @@ def pause_edge(conf: Mapping[str, Any]) -> Access[None]:
     for claim in done:
         use = claim.removeprefix(task).lstrip() or number
         yield from note(place, task, f"paused {use}", {})
+    yield from spend(conf)
 
 
 def begin_function(config: RunnableConfig, uses: Sequence[str], retries: int) -> Access[bool]:
@@ -722,6 +724,7 @@ def pause_function(config: RunnableConfig, uses: Sequence[str]) -> Access[None]:
     places, _ = yield from _checkpoint_of(conf)
     for use in uses:
         yield from note(places[0], conf[CONFIG_KEY_TASK_ID], f"paused {use}", {})
+    yield from spend(conf)
 
 
 # Answers that must not be used again --------------------------------------------------------------
@@ -733,13 +736,10 @@ def spend(conf: Mapping[str, Any]) -> Access[None]:
     LangGraph keeps it while the superstep is unfinished, and would pass it to the next question.
     """
     task, levels, pad = conf[CONFIG_KEY_TASK_ID], _levels(conf), conf[CONFIG_KEY_SCRATCHPAD]
-    if not is_resumed(conf) and not pad.resume:
+    if pad.get_null_resume(False) is None or (execution := _execution_of(conf)) in _spent:
         return  # there is none
     # A value given by the id of its question is not kept, and with "exit" it is dropped before anything is saved.
     is_kept = not conf.get(CONFIG_KEY_RESUME_MAP) and conf.get(CONFIG_KEY_DURABILITY) != "exit"
-    # Only a value that this run was given is waited for. A new mark may also be that of an answer to an earlier
-    # run, which was killed or cancelled before it saved the mark.
-    is_awaited = is_kept and pad.get_null_resume(False) is not None
     for pause in PAUSES:
         found: list[Writes | None] = []
         for level in levels:
@@ -753,11 +753,16 @@ def spend(conf: Mapping[str, Any]) -> Access[None]:
         for place in given:
             yield Put(place, [(RESUME, None)], NULL_TASK_ID)
         before = max((len(earlier) for earlier in _resumes(own, task)), default=0) if own else 0
-        if given or not is_awaited or len(had) <= before:
+        if given:
+            _spent.add(execution)
+        if given or not is_kept or len(had) <= before:
             return  # no resume value of this run can still reach the checkpoint
         yield Wait(pause)
     raise RuntimeError(_NOT_SPENT)
 
+
+_spent: WeakSet[Any] = WeakSet()
+"""The executions, each of an outermost task, whose resume value is removed from the checkpoint."""
 
 _NOT_SPENT = (
     "the answer to an earlier question is not in the checkpointer of this graph, so that it might be taken for the "

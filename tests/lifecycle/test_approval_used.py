@@ -542,3 +542,56 @@ def test_an_answer_that_is_repeated_after_an_error_is_not_for_the_next_question_
     assert asked(paused) == "to whom?"
     fails.append(False)
     assert give(paused, "Ann")["log"] == ["Ann"]
+
+
+@MODES
+@pytest.mark.parametrize(
+    "asks", ["the body", "a graph as the node", "an edge", "a node inside", "a function inside"]
+)
+@pytest.mark.parametrize("first", ["the node", "the body"])
+def test_an_answer_does_not_count_for_the_next_question_if_a_run_goes_on_without_one(
+    first: str, asks: str, mode: str
+) -> None:
+    """Neither for one of Arbiter's in the body, nor after an approval for one that the body or an edge asks itself."""
+    is_ours = asks.endswith("inside")
+    if first == "the body" and not is_ours:
+        pytest.skip("both questions are LangGraph's")
+    answers: list[Any] = []
+
+    def ask(state: Any) -> Any:
+        answers.append(interrupt("sure?"))
+        return {"log": ["asked"]}
+
+    arbiter_os = ArbiterOS()
+    targets = ["node"] * (first == "the node") + ["last"] * is_ours
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=targets))
+    last = Spy("last")
+    inner: Any = arbiter_os.govern(chain(Spy("start"), last))
+    function: Any = arbiter_os.govern(last)
+
+    def node(state: Any) -> Any:
+        if first == "the body":
+            interrupt("go on?")
+        inside: Any = {"the body": ask, "a node inside": inner.invoke, "a function inside": function}
+        return inside.get(asks, dict)({"log": []})
+
+    def route(state: Any) -> str:
+        if asks == "an edge":
+            ask(state)
+        return END
+
+    body: Any = chain(ask) if asks == "a graph as the node" else node
+    builder: Any = StateGraph(State).add_node("node", body).add_edge(START, "node")
+    builder.add_conditional_edges("node", route, [END])
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+
+    def go(value: Any) -> Any:
+        return [each.value for each in run(app, value, thread("1"), mode=mode).get("__interrupt__", ())]
+
+    go({"log": []})
+    shown = go(Command(resume="approve"))
+    for _ in range(2):
+        assert go(None) == shown != []
+    assert (answers, last.calls) == ([], [])
+    assert go(Command(resume="approve")) == []
+    assert (answers, len(last.calls)) == ((["approve"], 0) if not is_ours else ([], 1))
