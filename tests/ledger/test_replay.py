@@ -374,6 +374,39 @@ def test_functions_that_an_entrypoint_and_its_tasks_call_are_decided_about_after
     assert [str(each.shadow) for each in ledger.replay(few)] == ["deny by few"]
 
 
+def test_functions_that_a_resumed_entrypoint_calls_in_another_order_are_decided_about(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    """As those that run beside one another begin in any order."""
+    rules = pack(tmp_path, "now", "name: many, use: at_most, times: 9, per: run, target_nodes: pay")
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+    pay, done = arbiter_os.govern(chain(Spy("pay"))), arbiter_os.govern(chain(Spy("done")))
+
+    def buy(state: Any) -> None:
+        pay.invoke({})
+        pay.invoke({})
+
+    def settle(state: Any) -> None:
+        done.invoke({})
+
+    functions: list[Any] = [arbiter_os.govern(buy), arbiter_os.govern(settle)]
+
+    def body(state: Any) -> None:
+        for function in functions:
+            function({})
+        functions.reverse()
+        interrupt("go on?")
+        for function in functions:
+            function({})
+
+    app: Any = cast(Any, entrypoint)(checkpointer=InMemorySaver())(body)
+    app.invoke({}, conf("t"))
+    app.invoke(Command(resume="yes"), conf("t"))
+    ledger.flush(10)
+    report = ledger.replay(rules)
+    assert (len(report), dict(report.unknown)) == (0, {})
+
+
 @pytest.mark.parametrize("place", ["in a function", "in Sends"])
 def test_a_graph_that_keeps_its_state_is_recorded_with_its_caller(
     tmp_path: Path, ledger: Ledger, place: str

@@ -200,10 +200,10 @@ class Pasts:
 
     def _find_calls_made_again(self) -> None:
         """Find the calls that a LangGraph task has made again when it was resumed. A retry begins anew."""
-        made: dict[tuple[str, str], dict[Calling, list[Attempt]]] = {}
+        made: dict[tuple[str, str, str], dict[Calling, list[Attempt]]] = {}
         for attempt in sorted(self.attempts, key=_order):
             if (calling := attempt.calling) is not None:
-                attempts = made.setdefault((attempt.run, calling.namespace), {})
+                attempts = made.setdefault((attempt.run, calling.namespace, attempt.record.node), {})
                 attempts.setdefault(calling, []).append(attempt)
         for attempts in made.values():
             for (_, earlier), (calling, later) in pairwise(attempts.items()):
