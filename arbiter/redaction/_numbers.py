@@ -170,13 +170,21 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(
-    r"(?<!\w)(?:(?!is|es|no|nr)[A-Z]{1,2}[ .-])?(?P<bare>[A-Z]{0,5}[0-9][A-Z0-9]*"
+    r"(?<!\w)(?:(?:(?-i:[A-Z]{1,7})|(?!is|es|no|nr|at|by|in|of|on|or|to)[A-Z]{1,2})[ .-]){0,2}"
+    r"(?P<bare>[A-Z]{0,8}[0-9][A-Z0-9]*"
     r"(?:[ .-]{1,2}(?:[A-Z]{0,3}[0-9][A-Z0-9]*|[A-Z](?![A-Z0-9])))*)",
     re.IGNORECASE,
 )
-_TIME = re.compile(r"(?:19|20)\d\d(?:([-./ ])\d\d?\1\d\d?)?|\d\d?([-./ ])\d\d?\2(?:19|20)\d\d")
+_TIME = re.compile(
+    r"(?:19|20)\d\d(?:-(?:19|20)\d\d|([-./ ])\d\d?\1\d\d?)?|\d\d?([-./ ])\d\d?\2(?:19|20)\d\d|V?\d\d?(?:\.\d\d?)+",
+    re.IGNORECASE,
+)
+"""A year, two of them, a date, or the number of a version."""
 _WORD = re.compile(r"\w+")
-_LINKS = frozenset(("number", "no", "nr", "code", "nummer", "is", "was", "ist", "lautet", "es", "est", "è"))
+_LINKS = frozenset((
+    "number", "numbers", "num", "no", "nr", "nº", "id", "code", "nummer", "numero", "número", "numéro", "номер", "is",
+    "was", "ist", "lautet", "es", "est", "è", "é", "now", "still", "here", "before", "new", "and", "or", "und", "et",
+))  # fmt: skip
 _LONGEST = 40
 _SURE = 8
 """Digits that are the number of a paper, whatever is between them and its name: amounts and years have fewer."""
@@ -195,11 +203,15 @@ def papers_in(text: str, folded: str, digits: int) -> Iterator[tuple[int, int]]:
     if digits >= 3 and any(map(folded.__contains__, _PAPERS)):
         for match in _NAMED.finditer(text):
             begin, end = match.end(), match.start("beyond")
-            said = text[begin : end + _LONGEST]
+            said, last = text[begin : end + _LONGEST], 0
             for number in _NUMBER.finditer(said):
-                if begin + number.start() < end and _is_of_paper(number, said[: number.start()]):
-                    yield begin + number.start(), begin + number.end()
+                between = said[last : number.start()]
+                # Another number of a paper follows at once, or after "and".
+                if begin + number.start() >= end or (last and len(_WORD.findall(between)) > 1):
                     break
+                if _is_of_paper(number, between):
+                    last = number.end()
+                    yield begin + number.start(), begin + last
 
 
 def _is_of_paper(number: re.Match[str], between: str) -> bool:

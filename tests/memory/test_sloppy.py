@@ -312,6 +312,10 @@ WISHES: dict[str, Callable[[str], Any]] = {
     "in capitals": lambda id: [id.upper()],
     "shortened": lambda id: [id[:8]],
     "under ids": lambda id: {"ids": [id]},
+    "alone under ids": lambda id: {"ids": id},
+    "requests under ids": lambda id: {"ids": [{"id": id, "message_id": "m1"}, {"id": "unlisted"}]},
+    "a request under ids": lambda id: {"ids": {"factId": id}},
+    "under ids beside an empty text": lambda id: {"id": "", "ids": [id]},
     "several in one": lambda id: [{"id": [id, "m1"], "message_id": "m1"}],
     "several under ids": lambda id: [{"ids": ["unlisted", id], "messageId": "m1"}],
     "several as a text": lambda id: [{"fact_ids": json.dumps([id])}],
@@ -448,9 +452,16 @@ async def test_a_message_that_takes_itself_back_may_be_named_by_its_id_alone() -
     assert await chat.known() == []
 
 
-async def test_messages_of_one_request_are_all_off_the_record() -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"message_ids": ["m0", "m1"]},
+        [{"fact_ids": ["x"], "message_id": "m0"}, {"id": None, "message_id": "m1"}],
+    ],
+)
+async def test_messages_of_a_request_are_all_off_the_record(asked: Any) -> None:
     def shape(answer: Answer) -> Answer:
-        return answer if answer["claims"] else {**answer, "off_record": {"message_ids": ["m0", "m1"]}}
+        return answer if answer["claims"] else {**answer, "off_record": asked}
 
     chat = Sloppy(("cat", says(CAT)), ("dog", says("User has a dog")), shape=shape)
     await talk(chat, "I have a cat", "And a dog", "That was for your ears only")
@@ -713,6 +724,8 @@ async def test_an_answer_that_is_cut_off_may_lack_a_wish_and_is_asked_for_again(
         *((each, "2027-12-01") for each in ("end of 2027", "Winter 2027", "Christmas 2027")),
         ("summer 2026", "2026-06-01"),
         ("end of May 2026", "2026-05-01"),
+        ("2027, end of May", "2027-01-01"),
+        ("late summer 2027", "2027-06-01"),
     ],
 )
 async def test_a_plan_with_a_date_in_another_form_is_not_taken_for_the_present(

@@ -266,6 +266,9 @@ async def test_a_plan_survives_the_end_of_the_process(tmp_path: Any) -> None:
         ("summer 2019", "2019-06-01", "2019-09-01"),
         ("winter 2019", "2019-12-01", "2020-03-01"),
         ("mid-2019", "2019-05-01", "2019-09-01"),
+        ("end of Q2 2019", "2019-04-01", "2019-07-01"),
+        ("spring/summer 2019", "2019-03-01", "2019-09-01"),
+        ("end-of-May-2019", "2019-01-01", "2020-01-01"),
     ],
 )
 def test_a_year_a_month_a_day_and_a_time_are_dates(written: Any, since: str, until: str) -> None:

@@ -46,20 +46,20 @@ _PARTS = (
 )
 """Dates as models write them: "1 May 2027", "May 1, 2027", "01.05.2027", "2027-05-01", "2027-05-XX"."""
 _SPANS: Mapping[str, tuple[int, int]] = {
-    **{f"q{number}": (3 * number - 2, 3) for number in range(1, 5)},
-    **dict.fromkeys(("autumn", "fall"), (9, 3)),
-    **dict.fromkeys(("mid", "middle"), (5, 4)),
-    **dict.fromkeys(("end", "christmas"), (12, 1)),
+    **{f"q{number}": (3 * number - 2, 3 * number) for number in range(1, 5)},
+    **dict.fromkeys(("autumn", "fall"), (9, 11)),
+    "christmas": (12, 12),
     "h1": (1, 6),
-    "h2": (7, 6),
-    "spring": (3, 3),
-    "summer": (6, 3),
-    "winter": (12, 3),
-    "late": (10, 3),
+    "h2": (7, 12),
+    "spring": (3, 5),
+    "summer": (6, 8),
+    "winter": (12, 14),
 }
-"""Parts of a year: the first month, and the number of months. A plan for the summer is none for January."""
+"""Parts of a year: the first month and the last. A plan for the summer is none for January."""
+_VAGUE: Mapping[str, tuple[int, int]] = {"mid": (5, 8), "middle": (5, 8), "late": (10, 12), "end": (12, 12)}
+"""Parts of a year that may also be those of a month or a season: "end of summer", "May 2027, late"."""
 _WEEK = re.compile(r"\d{4}-?W\d\d", re.IGNORECASE)
-_SPAN = re.compile(rf"(?<![a-z])(?:{'|'.join(_SPANS)})(?![a-z])")
+_SPAN = re.compile(rf"(?<![a-z])(?:{'|'.join((*_SPANS, *_VAGUE))})(?![a-z])")
 _LONGEST_DATE = 100
 
 
@@ -83,17 +83,26 @@ def moment(given: Any, *, last: bool = False) -> datetime | None:
         return None
     year, month, day = found["year"], found["month"] or "", int(found["day"] or 0)
     number = _MONTHS.index(month) + 1 if month in _MONTHS else int(month or 0)
-    part = _SPAN.search(text.lower())
-    first, months = (number, 1) if number else (1, 12) if part is None else _SPANS[part[0]]
+    first, final = (number, number) if number else _span(text.lower())
     with suppress(ValueError, OverflowError):
         begin = datetime(int(year), first, day or 1)  # noqa: DTZ001 - see `in_zone`
         if not last:
             return begin
         if day:
             return begin + timedelta(days=1)
-        years, over = divmod(first - 1 + months, 12)
+        years, over = divmod(final, 12)
         return begin.replace(year=begin.year + years, month=over + 1)
     return None
+
+
+def _span(text: str) -> tuple[int, int]:
+    """The first and the last month of the parts of a year that are written beside it."""
+    # The month of "2027, end of May" is not read, but it is none of the others.
+    words = [] if re.search(_MONTH, text) else _SPAN.findall(text)
+    spans = (
+        [_SPANS[word] for word in words if word in _SPANS] or [_VAGUE[word] for word in words] or [(1, 12)]
+    )
+    return min(first for first, _ in spans), max(final for _, final in spans)
 
 
 def in_zone(when: datetime | None, zone: tzinfo | None) -> datetime | None:
@@ -244,25 +253,21 @@ def _an_object(given: Any) -> Any:
     return {"id": given} if isinstance(given, str | int) and not isinstance(given, bool) else given
 
 
-def _a_message(given: Any) -> Any:
-    """A message that takes back itself may be named by its id alone."""
-    if not is_mapping(given):
-        return given
-    said = in_snake_case(given)
-    return {"id": said.get("message_id"), **said}
-
-
-def _requests(given: Any) -> list[Any]:
-    """One request for each id: a model may name several in one."""
+def _requests(given: Any, *, keys: Sequence[str]) -> list[Any]:
+    """One request for each id under the first of these keys that has one: a model may name several in one, or write
+    requests in place of ids."""
     found: list[Any] = []
     for item in _listed(given):
         said = in_snake_case(item) if is_mapping(item) else {}
-        ids = next((_told(said[key]) for key in _SEVERAL if said.get(key) is not None), "")
-        found += [{**said, "id": each} for each in ids] if is_listing(ids) else [item]
+        ids = next((ids for key in keys if (ids := _listed(said.get(key)))), None)
+        parts = [in_snake_case(each) if is_mapping(each) else {"id": each} for each in ids or ()]
+        found += [{**said, **part} for part in parts] or [item]
     return found
 
 
-_SEVERAL = (*_IDS, *(f"{key}s" for key in _IDS), "message_ids")
+_FACTS = (*_IDS, *(f"{key}s" for key in _IDS), "message_ids")
+_MESSAGES = ("id", "ids", "message_ids", "message_id", *_FACTS)
+"""A message that takes back itself may be named as the one that asks."""
 
 
 def _listed(given: Any) -> list[Any]:
@@ -298,7 +303,6 @@ class Request(BaseModel):
 
 
 Asked = Annotated[Request, BeforeValidator(_an_object)]
-Taken = Annotated[Asked, BeforeValidator(_a_message)]
 
 
 class GivenName(BaseModel):
@@ -332,10 +336,10 @@ class Remarks(BaseModel):
     """What the new messages say beside claims: what is to be forgotten, and names. A part that cannot be read is as if
     it were not there."""
 
-    forget: Annotated[list[Asked], TOLERANT, BeforeValidator(_requests)] = Field(
+    forget: Annotated[list[Asked], TOLERANT, BeforeValidator(partial(_requests, keys=_FACTS))] = Field(
         default_factory=list[Request], description="Known facts that are to be forgotten."
     )
-    off_record: Annotated[list[Taken], TOLERANT, BeforeValidator(_requests)] = Field(
+    off_record: Annotated[list[Asked], TOLERANT, BeforeValidator(partial(_requests, keys=_MESSAGES))] = Field(
         default_factory=list[Request], description="Messages that are not to be remembered."
     )
     forget_everything: Annotated[bool | None, BeforeValidator(_decision)] = Field(
