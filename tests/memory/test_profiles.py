@@ -229,6 +229,7 @@ class Wardrobe(BaseModel):
     shoes: list[Shoe] = []
     by_day: dict[str, Shoe] = {}
     either: Shoe | Boot | None = None
+    brim: Literal["flat", "curved"] | int | None = None
 
 
 @pytest.mark.parametrize(
@@ -245,6 +246,7 @@ class Wardrobe(BaseModel):
         ({"by_day": {"Mo": {"kind": "High"}}}, {"by_day": {"Mo": {"kind": "high"}}}),
         ({"shoes": [{"kind": "clog"}], "best": {"kind": "Low"}}, {"best": {"kind": "low"}}),
         ({"either": {"kind": "HIGH", "height": "x", "sizes": 3}, "fit": "Slim"}, {"fit": "slim"}),
+        ({"brim": "FLAT"}, {"brim": "flat"}),
         ({"either": {"kind": "HIGH", "height": 3, "sizes": 3}}, {"either": {"kind": "High", "height": 3}}),
     ],
 )
@@ -316,7 +318,11 @@ class Pupil(BaseModel):
 
 @pytest.mark.parametrize(
     ("query", "gone"),
-    [("cat", ["pets"]), ("loc", ["preferred_location"]), ("home", ["homeCity"]), ("city", ["homeCity"])],
+    [
+        ("cat", ["pets"]),
+        ("loc", ["preferred_location"]),
+        *((each, ["homeCity"]) for each in ("home", "city", "homeCity")),
+    ],
 )
 def test_a_query_forgets_fields_by_the_beginnings_of_words_in_their_names(
     query: str, gone: list[str]
@@ -644,6 +650,20 @@ def test_a_stored_field_that_no_longer_fits_is_left_out() -> None:
     other = Shop(said(UserProfile={"age": 35}), store=shop.store, schemas=[NewProfile])
     other.hears("Hello", "m9", room="another")
     assert other.cycle.memory.profile("ada", NewProfile) == NewProfile(age=35)
+
+
+def test_a_stored_choice_is_read_in_its_new_spelling() -> None:
+    shop = Shop(said(UserProfile={"city": "Oslo"}))
+    shop.hears("Hello")
+
+    class NewProfile(BaseModel):
+        city: Literal["OSLO"] | None = None
+        age: int | None = None
+
+    NewProfile.__name__ = "UserProfile"
+    other = Shop(said(UserProfile={"age": 35}), store=shop.store, schemas=[NewProfile])
+    other.hears("Hello", "m9", room="another")
+    assert other.cycle.memory.profile("ada", NewProfile) == NewProfile(city="OSLO", age=35)
 
 
 # Age ----------------------------------------------------------------------------------------------

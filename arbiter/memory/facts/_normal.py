@@ -32,9 +32,9 @@ def sought(text: str) -> str:
 
 
 def begins_word(part: str, name: str) -> bool:
-    """True if a word in the name of a slot or a field begins with a sought text: "employ" in `job.employer`, but "cat"
-    not in `education`."""
-    words = sought(_HUMP.sub(" ", name))
+    """True if a word in the name of a slot or a field, or the name, begins with a sought text: "employ" in
+    `job.employer`, "model" and "carmodel" in `carModel`, but "cat" not in `education`."""
+    words = sought(f"{name} {_HUMP.sub(' ', name)}")
     return re.search(f"(?<![a-z0-9]){re.escape(part)}", words) is not None
 
 

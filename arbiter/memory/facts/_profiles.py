@@ -424,19 +424,21 @@ def _as_spelt(values: Mapping[str, Any], error: ValidationError) -> dict[str, An
         expected = mistake.get("ctx", {}).get("expected") if mistake["type"] in _CHOICES else None
         given, choices = caseless(str(mistake["input"])), re.findall("'([^']*)'", str(expected))
         meant = [choice for choice in choices if caseless(choice) == given]
-        if len(meant) == 1:
+        if len(meant) == 1 and mistake["loc"][0] in found:
             found = _with(found, mistake["loc"], meant[0])
     return found
 
 
 def _with(value: Any, place: Sequence[int | str], part: Any) -> Any:
     """A copy of the value with another part at that place, of which pydantic writes the members of unions, too."""
+    if not place:
+        return part
     at, *rest = place
     if isinstance(at, str) and is_mapping(value) and at in value:
-        return {**value, at: _with(value[at], rest, part) if rest else part}
+        return {**value, at: _with(value[at], rest, part)}
     if is_list(value) and isinstance(at, int) and at < len(value):
-        return [*value[:at], _with(value[at], rest, part) if rest else part, *value[at + 1 :]]
-    return _with(value, rest, part) if rest else value
+        return [*value[:at], _with(value[at], rest, part), *value[at + 1 :]]
+    return _with(value, rest, part)
 
 
 def _told_again(
