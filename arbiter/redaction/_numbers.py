@@ -170,7 +170,7 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(
-    r"(?<!\w)(?:(?:(?-i:[A-Z]{1,7})|(?!is|es|no|nr|at|by|in|of|on|or|to)[A-Z]{1,2})[ .-]){0,2}"
+    r"(?<!\w)(?:(?!(?:is|es|no|nr|at|by|in|of|on|or|to|has|had|was)\b)(?:(?-i:[A-Z]{3,7})|[A-Z]{1,2})[ .-]){0,2}"
     r"(?P<bare>[A-Z]{0,8}[0-9][A-Z0-9]*"
     r"(?:[ .-]{1,2}(?:[A-Z]{0,3}[0-9][A-Z0-9]*|[A-Z](?![A-Z0-9])))*)",
     re.IGNORECASE,

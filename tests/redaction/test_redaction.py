@@ -287,6 +287,7 @@ PAPERS_WITHOUT_NUMBER = (
     "my passport expires on 12.05.27",
     "npm i passport v0.10.6",
     "my bank account was at 150000 last year",
+    "MY BANK ACCOUNT HAS 150000 EUROS",
 )
 ALL = ("secrets", "cards", "papers", "spoken")
 OURS = SecretRedactor(ALL)
