@@ -40,6 +40,7 @@ from tests.support import (
     run,
     statuses,
     thread,
+    until,
 )
 
 
@@ -710,9 +711,23 @@ def test_executions_that_resume_one_pause_at_once_run_the_body_once(
 @pytest.mark.parametrize("decided", ["approval", "own pause", "escalation", "function"])
 def test_an_approval_is_used_before_the_output_is_saved(decided: str, mode: str) -> None:
     """Who clicks three times pays once: a late click neither runs the body nor asks what the next one answers."""
-    saver = LateSaver()
     paid: list[str] = []
     has_paid = threading.Event()
+    readers: set[threading.Thread] = set()
+
+    class HeldSaver(LateSaver):
+        """Saves the output after each click has read that the question is open."""
+
+        def get_tuple(self, config: Any) -> Any:
+            found = super().get_tuple(config)
+            readers.add(threading.current_thread())
+            return found
+
+        def late(self) -> float:
+            until(lambda: readers.issuperset(clicks))
+            return super().late()
+
+    saver = HeldSaver()
 
     def pay(state: Any) -> dict[str, Any]:
         if decided == "own pause":
@@ -752,7 +767,6 @@ def test_an_approval_is_used_before_the_output_is_saved(decided: str, mode: str)
     clicks[0].start()
     assert has_paid.wait(PATIENCE)
     for each in clicks[1:]:
-        time.sleep(0.05)
         each.start()
     for each in clicks:
         each.join()
