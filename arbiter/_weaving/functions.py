@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import sys
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -322,9 +323,9 @@ def govern_function(governed: Governed, function: Callable[..., Any]) -> Callabl
 
 
 def _is_task(function: object) -> bool:
-    from langgraph.func import task  # which programs without tasks do not import
-
-    return isinstance(function, type(task(_is_task)))
+    func: Any = sys.modules.get("langgraph.func")
+    # Without that module there are no tasks.
+    return func is not None and isinstance(function, type(func.task(_is_task)))
 
 
 def is_async(function: Callable[..., Any]) -> bool:

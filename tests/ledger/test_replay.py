@@ -10,7 +10,7 @@ from contextlib import suppress
 from enum import Enum, IntEnum
 from functools import partial
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 from types import FrameType
 from typing import Any, NamedTuple, TypedDict, cast
 from uuid import UUID
@@ -34,6 +34,7 @@ from arbiter import (
     Correction,
     CorrectionGate,
     History,
+    HistoryItem,
     HistoryListener,
     PackError,
     PolicyChecker,
@@ -402,6 +403,48 @@ def test_functions_that_a_resumed_entrypoint_calls_in_another_order_are_decided_
     app: Any = cast(Any, entrypoint)(checkpointer=InMemorySaver())(body)
     app.invoke({}, conf("t"))
     app.invoke(Command(resume="yes"), conf("t"))
+    ledger.flush(10)
+    report = ledger.replay(rules)
+    assert (len(report), dict(report.unknown)) == (0, {})
+
+
+def test_a_function_that_began_before_one_of_another_task_was_saved_is_decided_about(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    """The recorded end of a function is a moment before it counts for others."""
+    rules = pack(tmp_path, "now", "name: many, use: at_most, times: 9, per: run, target_nodes: pay")
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+    has_ended, has_begun = Event(), Event()
+
+    class Slow(HistoryListener):
+        def ended(self, item: HistoryItem) -> None:
+            if item.node == "done":
+                has_ended.set()
+                assert has_begun.wait(5)
+
+    arbiter_os.add_listener(Slow())
+    done = arbiter_os.govern(Spy("done"))
+
+    def pay(state: Any) -> None:
+        has_begun.set()
+
+    govern_pay = arbiter_os.govern(pay)
+
+    def in_time(state: Any) -> None:
+        assert has_ended.wait(5)
+        govern_pay({})
+
+    tasks: list[Any] = [
+        cast(Any, task)(done, name="first"),
+        cast(Any, task)(in_time, name="second"),
+    ]
+
+    def body(state: Any) -> None:
+        for future in [made({}) for made in tasks]:
+            future.result()
+
+    app: Any = cast(Any, entrypoint)()(body)
+    app.invoke({}, conf("t"))
     ledger.flush(10)
     report = ledger.replay(rules)
     assert (len(report), dict(report.unknown)) == (0, {})

@@ -352,17 +352,19 @@ class ThreadVisit:
         """The past of a function that no governed node calls. An entrypoint that is resumed calls its functions again,
         from the past that they had. An entry of an older version does not tell that, but the past does.
         """
-        run = self._plain_run(attempt)
-        if (calling := attempt.calling) is not None:
+        run, calling = self._plain_run(attempt), attempt.calling
+        if calling is not None:
             run.begins(calling.namespace.split("|")[0], calling[:2], KEEP)
-            return Past(run.called)
-        end = attempt.run, attempt.body.get("after"), attempt.body.get("past")
-        if end in self._calls and Past(run.called).end[1] != attempt.body.get("past"):
-            run.called, attempt.again = self._calls[end]
-        self._calls[end] = run.called, attempt
+        called, end = run.called, (attempt.run, attempt.body.get("after"), attempt.body.get("past"))
+        if end in self._calls and Past(called).end[1] != attempt.body.get("past"):
+            called, again = self._calls[end]
+            # Else a parallel task's function had ended, and was not yet among what ran before.
+            if calling is None:
+                run.called, attempt.again = called, again
+        self._calls[end] = called, attempt
         if len(self._calls) > _MOST_EARLIER:
             del self._calls[next(iter(self._calls))]
-        return Past(run.called)
+        return Past(called)
 
     def _run(self, attempt: Attempt, past: Past) -> Run:
         """The run that the attempt belongs to. A fork is a run of its own, as it is when it happens."""
