@@ -166,11 +166,11 @@ _PAPERS = (
     "curp", "bank account", "personalausweis", "reisepass", "pasaporte", "passeport", "passapor", "паспорт",
 )  # fmt: skip
 _NAMED = re.compile(
-    rf"""\b(?:{"|".join(_PAPERS)})[^\W\d]{{0,12}}(?=[\s:#'"=(]{{0,4}}[\w .:#'"=-]{{0,60}}(?P<beyond>))""",
+    rf"""\b(?:{"|".join(_PAPERS)})[^\W\d]{{0,12}}(?=[\s:#'"=(]{{0,4}}[\w .:#'"=-]{{0,60}}(?:\s{{1,3}}\w)?(?P<beyond>))""",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(
-    r"(?<!\w)(?:(?!(?:is|es|no|nr|at|by|in|of|on|or|to|has|had|was)\b)(?:(?-i:[A-Z]{3,7})|[A-Z]{1,2})[ .-]){0,2}"
+    r"(?<!\w)(?:(?!(?:is|es|no|nr|(?-i:at|by|in|of|on|or|to)|has|had|was)\b)(?:(?-i:[A-Z]{3,7})|[A-Z]{1,2})[ .-]){0,2}"
     r"(?P<bare>[A-Z]{0,8}[0-9][A-Z0-9]*"
     r"(?:[ .-]{1,2}(?:[A-Z]{0,3}[0-9][A-Z0-9]*|[A-Z](?![A-Z0-9])))*)",
     re.IGNORECASE,
@@ -184,6 +184,7 @@ _WORD = re.compile(r"\w+")
 _LINKS = frozenset((
     "number", "numbers", "num", "no", "nr", "nº", "id", "code", "nummer", "numero", "número", "numéro", "номер", "is",
     "was", "ist", "lautet", "es", "est", "è", "é", "now", "still", "here", "before", "new", "and", "or", "und", "et",
+    "oder", "и", "или", "the", "die", "der", "het",
 ))  # fmt: skip
 _LONGEST = 40
 _SURE = 8
@@ -207,7 +208,9 @@ def papers_in(text: str, folded: str, digits: int) -> Iterator[tuple[int, int]]:
             for number in _NUMBER.finditer(said):
                 between = said[last : number.start()]
                 # Another number of a paper follows at once, or after "and".
-                if begin + number.start() >= end or (last and len(_WORD.findall(between)) > 1):
+                if begin + number.start() >= end or (
+                    last and not _LINKS.issuperset(_WORD.findall(between.lower()))
+                ):
                     break
                 if _is_of_paper(number, between):
                     last = number.end()

@@ -316,6 +316,7 @@ WISHES: dict[str, Callable[[str], Any]] = {
     "requests under ids": lambda id: {"ids": [{"id": id, "message_id": "m1"}, {"id": "unlisted"}]},
     "a request under ids": lambda id: {"ids": {"factId": id}},
     "under ids beside an empty text": lambda id: {"id": "", "ids": [id]},
+    "requests under ids beside null": lambda id: {"id": None, "ids": [{"fact_id": id}]},
     "several in one": lambda id: [{"id": [id, "m1"], "message_id": "m1"}],
     "several under ids": lambda id: [{"ids": ["unlisted", id], "messageId": "m1"}],
     "several as a text": lambda id: [{"fact_ids": json.dumps([id])}],
@@ -456,6 +457,7 @@ async def test_a_message_that_takes_itself_back_may_be_named_by_its_id_alone() -
     "asked",
     [
         {"message_ids": ["m0", "m1"]},
+        {"ids": [{"message_id": "m0"}, {"message_id": "m1"}]},
         [{"fact_ids": ["x"], "message_id": "m0"}, {"id": None, "message_id": "m1"}],
     ],
 )
@@ -726,6 +728,8 @@ async def test_an_answer_that_is_cut_off_may_lack_a_wish_and_is_asked_for_again(
         ("end of May 2026", "2026-05-01"),
         ("2027, end of May", "2027-01-01"),
         ("late summer 2027", "2027-06-01"),
+        ("summer 2027 in Marseille", "2027-06-01"),
+        ("Q4 2027 (Oct-Dec)", "2027-10-01"),
     ],
 )
 async def test_a_plan_with_a_date_in_another_form_is_not_taken_for_the_present(

@@ -97,11 +97,10 @@ def moment(given: Any, *, last: bool = False) -> datetime | None:
 
 def _span(text: str) -> tuple[int, int]:
     """The first and the last month of the parts of a year that are written beside it."""
+    words = _SPAN.findall(text)
     # The month of "2027, end of May" is not read, but it is none of the others.
-    words = [] if re.search(_MONTH, text) else _SPAN.findall(text)
-    spans = (
-        [_SPANS[word] for word in words if word in _SPANS] or [_VAGUE[word] for word in words] or [(1, 12)]
-    )
+    vague = [] if re.search(_MONTH, text) else [_VAGUE[word] for word in words if word in _VAGUE]
+    spans = [_SPANS[word] for word in words if word in _SPANS] or vague or [(1, 12)]
     return min(first for first, _ in spans), max(final for _, final in spans)
 
 
@@ -256,12 +255,15 @@ def _an_object(given: Any) -> Any:
 def _requests(given: Any, *, keys: Sequence[str]) -> list[Any]:
     """One request for each id under the first of these keys that has one: a model may name several in one, or write
     requests in place of ids."""
+
+    def ids_in(said: Mapping[str, Any]) -> list[Any]:
+        return next((ids for key in keys if (ids := _listed(said.get(key)))), [])
+
     found: list[Any] = []
     for item in _listed(given):
         said = in_snake_case(item) if is_mapping(item) else {}
-        ids = next((ids for key in keys if (ids := _listed(said.get(key)))), None)
-        parts = [in_snake_case(each) if is_mapping(each) else {"id": each} for each in ids or ()]
-        found += [{**said, **part} for part in parts] or [item]
+        ids = [in_snake_case(each) if is_mapping(each) else {"id": each} for each in ids_in(said)]
+        found += [{**said, **each, "id": next(iter(ids_in(each)), None)} for each in ids] or [item]
     return found
 
 
