@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 _DIGITS = b"0123456789"
@@ -166,7 +166,8 @@ _PAPERS = (
     "curp", "bank account", "personalausweis", "reisepass", "pasaporte", "passeport", "passapor", "паспорт",
 )  # fmt: skip
 _NAMED = re.compile(
-    rf"""\b(?:{"|".join(_PAPERS)})[^\W\d]{{0,12}}(?=[\s:#'"=(]{{0,4}}[\w .:#'"=-]{{0,60}}(?:\s{{1,3}}\w)?(?P<beyond>))""",
+    rf"""\b(?:{"|".join(_PAPERS)})[^\W\d]{{0,12}}"""
+    r"""(?=[\s:#'"=(]{0,4}[\w .:#'"=-]{0,60}(?:\s{1,3}\w)?(?P<beyond>))""",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(
@@ -206,22 +207,20 @@ def papers_in(text: str, folded: str, digits: int) -> Iterator[tuple[int, int]]:
             begin, end = match.end(), match.start("beyond")
             said, last = text[begin : end + _LONGEST], 0
             for number in _NUMBER.finditer(said):
-                between = said[last : number.start()]
+                words = _WORD.findall(said[last : number.start()].lower())
                 # Another number of a paper follows at once, or after "and".
-                if begin + number.start() >= end or (
-                    last and not _LINKS.issuperset(_WORD.findall(between.lower()))
-                ):
+                if begin + number.start() >= end or (last and not _LINKS.issuperset(words)):
                     break
-                if _is_of_paper(number, between):
+                if _is_of_paper(number, words):
                     last = number.end()
                     yield begin + number.start(), begin + last
 
 
-def _is_of_paper(number: re.Match[str], between: str) -> bool:
-    """True if a number is that of a paper, and no year, date or amount. `between` it and the paper's name are words."""
+def _is_of_paper(number: re.Match[str], words: Sequence[str]) -> bool:
+    """True if a number is that of a paper, and no year, date or amount. The words are those after the paper's name."""
     if _TIME.fullmatch(number["bare"]):
         return False
     digits = digits_in(number[0])
-    if not {*_WORD.findall(between.lower())[-1:]} - _LINKS:
+    if _LINKS.issuperset(words[-1:]):
         return len(number["bare"]) >= 6 and digits >= 3
     return digits >= (_SURE_MIXED if _MIXED.search(number[0]) else _SURE)
