@@ -13,14 +13,13 @@ from rich.text import Text
 from arbiter._objects import import_from_here
 from arbiter._values.files import ensure_writable, writing
 from arbiter.cli._eval_options import Options
-from arbiter.cli._evaluating import interrupted, prepared
+from arbiter.cli._evaluating import interrupted, loaded, prepared
 from arbiter.cli._progress import Progress, ends_in_good_order
 from arbiter.cli._runs import out
 from arbiter.cli._streams import each_warning_once, stdout_for_results, tell
 from arbiter.errors import ConfigurationError
 from arbiter.harness.agent_baselines import baseline_files
 from arbiter.harness.cases import Case
-from arbiter.harness.files import load_suite
 from arbiter.harness.journal import run_folder, runs_of
 from arbiter.harness.reports.report import Report, load_report
 from arbiter.models import visible
@@ -33,12 +32,13 @@ def write_baseline(name: str, path: Path | None, *, update: bool, repeats: int, 
     """Measure a suite, or take a run, and write the baseline. Returns the exit code."""
     if Path(name).is_file() or Path(name).suffix in (".yaml", ".yml"):
         import_from_here()
+        options, progress = Options(repeats=repeats, allow=allow), Progress()
         with stdout_for_results():
-            suite = load_suite(name, allow=allow)
-        suite = replace(suite, repeats=repeats, cache="off")  # a copy of what was measured is no second draw
+            suite = loaded(name, options)
         place = _place(path, suite.gate.baseline, suite.cases, update)
-        suite = replace(suite, gate=replace(suite.gate, baseline=None))
-        options, progress = Options(repeats=repeats, no_gate=True, allow=allow), Progress()
+        # A copy of what was measured is no second draw.
+        suite = replace(suite, cache="off", gate=replace(suite.gate, baseline=None))
+        options = replace(options, no_gate=True)
         with ends_in_good_order(), each_warning_once(), stdout_for_results():
             report = prepared(name, suite, progress, options).run()
         progress.end()

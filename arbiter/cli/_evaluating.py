@@ -116,7 +116,7 @@ def _on_ray(address: str, file: str, options: Options) -> Any:
     """The driver of a run on a Ray cluster."""
     from arbiter.harness.distributed import on_ray
 
-    return on_ray(address, partial(_loaded, file, options), select=_selection(options), mode=options.mode)
+    return on_ray(address, partial(loaded, file, options), select=_selection(options), mode=options.mode)
 
 
 def _selection(options: Options) -> Selection:
@@ -129,7 +129,7 @@ def _all_prepared(files: Sequence[str], progresses: Sequence[Progress], options:
     refused: list[ConfigurationError] = []
     for file, progress in zip(files, progresses, strict=True):
         try:
-            runs.append(prepared(file, _loaded(file, options), progress, options))
+            runs.append(prepared(file, loaded(file, options), progress, options))
         except ConfigurationError as error:
             refused.append(error)
     if len(refused) == 1:
@@ -184,7 +184,8 @@ def _recordings(suite: Suite, options: Options) -> Path | Recording:
     return Recording(folder / suite.name, kind, again=options.again, allow_stale=options.allow_stale)
 
 
-def _loaded(file: str, options: Options) -> Suite:
+def loaded(file: str, options: Options) -> Suite:
+    """A suite with a target, changed by the options."""
     suite = load_suite(file, allow=options.allow, replay=options.mode == "mock")
     if suite.target is None:
         raise PackError.at(file, 1, "target: expected graph, function or outputs, got nothing")

@@ -185,7 +185,7 @@ _WORD = re.compile(r"\w+")
 _LINKS = frozenset((
     "number", "numbers", "num", "no", "nr", "nº", "id", "code", "nummer", "numero", "número", "numéro", "номер", "is",
     "was", "ist", "lautet", "es", "est", "è", "é", "now", "still", "here", "before", "new", "and", "or", "und", "et",
-    "oder", "и", "или", "the", "die", "der", "het",
+    "oder", "и", "или", "die", "der", "het", "nos",
 ))  # fmt: skip
 _LONGEST = 40
 _SURE = 8

@@ -509,10 +509,11 @@ def test_a_suite_without_a_baseline_says_so_in_ci(files: Path) -> None:
     assert (said.code, "there is no baseline, and CI asks for one" in said.out) == (2, True)
 
 
-def test_a_suite_file_without_a_target_is_refused(files: Path) -> None:
+@pytest.mark.parametrize("command", ["run", "baseline"])
+def test_a_suite_file_without_a_target_is_refused(files: Path, command: str) -> None:
     suite = files / "suites/parity.yaml"
     suite.write_text(SUITE.replace("target: {function: app.py:answer}\n", ""))
-    said = Said("run")
+    said = Said(command, "suites/parity.yaml")
     assert (said.code, "parity.yaml:1: target: expected graph, function" in said.err) == (2, True)
 
 

@@ -100,7 +100,7 @@ TOLD = (
     "passport number:\n1234567",
     "passport number is\r\nX-1234567-L",
     "passport\tnumber\t1234567",
-    "My passport is the 1234567",
+    "passport nos. 1234567",
     "Meine Reisepassnummer ist die 1234567",
     "identity card no CCC 123456",
     "driver's license WDLABCD456DG",
@@ -295,6 +295,7 @@ PAPERS_WITHOUT_NUMBER = (
     "npm i passport v0.10.6",
     "my bank account was at 150000 last year",
     "MY BANK ACCOUNT HAS 150000 EUROS",
+    "my bank account has the 150000 euros",
 )
 ALL = ("secrets", "cards", "papers", "spoken")
 OURS = SecretRedactor(ALL)

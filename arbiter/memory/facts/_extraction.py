@@ -257,7 +257,7 @@ def _requests(given: Any, *, keys: Sequence[str]) -> list[Any]:
     requests in place of ids."""
 
     def ids_in(said: Mapping[str, Any]) -> list[Any]:
-        return next((ids for key in keys if (ids := _listed(said.get(key)))), [])
+        return next((ids for key in keys if (ids := _listed(said.get(key)))), list[Any]())
 
     found: list[Any] = []
     for item in _listed(given):
