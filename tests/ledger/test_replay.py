@@ -450,6 +450,57 @@ def test_a_function_that_began_before_one_of_another_task_was_saved_is_decided_a
     assert (len(report), dict(report.unknown)) == (0, {})
 
 
+def test_a_function_that_began_after_an_end_from_which_no_other_began_is_decided_about(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    """One function has ended, and that of another task is being saved."""
+    rules = pack(tmp_path, "now", "name: many, use: at_most, times: 9, per: run, target_nodes: pay")
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+    runs, is_saved, has_ended, has_begun = Event(), Event(), Event(), Event()
+
+    class Slow(HistoryListener):
+        def ended(self, item: HistoryItem) -> None:
+            if item.node == "done":
+                has_ended.set()
+                assert has_begun.wait(5)
+
+    arbiter_os.add_listener(Slow())
+
+    def done(state: Any) -> None:
+        runs.set()
+        assert is_saved.wait(5)
+
+    def pay(state: Any) -> None:
+        has_begun.set()
+
+    earlier = arbiter_os.govern(Spy("earlier"))
+    govern_pay = arbiter_os.govern(pay)
+
+    def first(state: Any) -> None:
+        assert runs.wait(5)
+        earlier({})
+        is_saved.set()
+
+    def last(state: Any) -> None:
+        assert has_ended.wait(5)
+        govern_pay({})
+
+    tasks: list[Any] = [
+        cast(Any, task)(first),
+        cast(Any, task)(arbiter_os.govern(done)),
+        cast(Any, task)(last),
+    ]
+
+    def all_at_once(state: Any) -> Any:
+        return [each.result() for each in [made({}) for made in tasks]]
+
+    body = cast(Any, entrypoint)()(all_at_once)
+    body.invoke({}, conf("t"))
+    ledger.flush(10)
+    report = ledger.replay(rules)
+    assert (len(report), dict(report.unknown)) == (0, {})
+
+
 @pytest.mark.parametrize("place", ["in a function", "in Sends"])
 def test_a_graph_that_keeps_its_state_is_recorded_with_its_caller(
     tmp_path: Path, ledger: Ledger, place: str

@@ -265,8 +265,8 @@ class ThreadVisit:
         self._recorder = Recorder(keep=None, keep_threads=None)
         self._log = self._recorder.log_of(self._thread_id)
         self._runs: dict[str, Run] = {}
-        self._calls: dict[tuple[Any, ...], tuple[Any, Attempt]] = {}
-        """By run and end of the past, what functions without a caller had done before, and the call after it."""
+        self._calls: dict[tuple[Any, ...], tuple[Any, Attempt | None]] = {}
+        """By run and end of the past, what functions without a caller had done before, and the call after it if any."""
         self.decided: dict[tuple[str, str], Decided] = {}
         """By stage and task, the decisions about its newest attempt."""
 
@@ -358,13 +358,16 @@ class ThreadVisit:
         called, end = run.called, (attempt.run, attempt.body.get("after"), attempt.body.get("past"))
         if end in self._calls and Past(called).end[1] != attempt.body.get("past"):
             called, again = self._calls[end]
-            # Else a parallel task's function had ended, and was not yet among what ran before.
+            # Otherwise a parallel task's function had ended, and was not yet among what ran before.
             if calling is None:
                 run.called, attempt.again = called, again
+        self._keep_called(end, called, attempt)
+        return Past(called)
+
+    def _keep_called(self, end: tuple[Any, ...], called: Any, attempt: Attempt | None) -> None:
         self._calls[end] = called, attempt
         if len(self._calls) > _MOST_EARLIER:
             del self._calls[next(iter(self._calls))]
-        return Past(called)
 
     def _run(self, attempt: Attempt, past: Past) -> Run:
         """The run that the attempt belongs to. A fork is a run of its own, as it is when it happens."""
@@ -520,6 +523,9 @@ class ThreadVisit:
             parent.called((fact,))
         elif attempt.is_called:
             run.run.calls(attempt.calling and attempt.calling[:2], fact, KEEP)
+            end = attempt.run, *Past(run.run.called).end
+            if attempt.calling is not None and end not in self._calls:
+                self._keep_called(end, run.run.called, None)
         elif parent is not None:
             record = run.record
             order = task_order(record.path) + record.id
