@@ -218,12 +218,12 @@ class FactStore:
         elif query is not None:
             part = sought(query)
 
-            def mentions(text: str, name: str) -> bool:
-                return part in sought(text) or begins_word(part, name)
+            def names(fact: Fact) -> bool:
+                said = any(part in sought(text) for text in _texts(fact, entity_id))
+                return said or begins_word(part, fact.slot or "")
 
             wanted = Wanted(
-                fact=lambda fact: any(mentions(text, fact.slot or "") for text in _texts(fact, entity_id)),
-                text=mentions,
+                fact=names, text=lambda text, name: part in sought(text) or begins_word(part, name)
             )
         else:
             wanted = Wanted(fact=lambda fact: True, everything=self.clock())

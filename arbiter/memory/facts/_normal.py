@@ -34,6 +34,8 @@ def sought(text: str) -> str:
 def begins_word(part: str, name: str) -> bool:
     """True if a word in the name of a slot or a field, or the name, begins with a sought text: "employ" in
     `job.employer`, "model" and "carmodel" in `carModel`, but "cat" not in `education`."""
+    if not name:
+        return False
     words = sought(f"{name} {_HUMP.sub(' ', name)}")
     return re.search(f"(?<![a-z0-9]){re.escape(part)}", words) is not None
 
