@@ -408,12 +408,10 @@ def test_functions_that_a_resumed_entrypoint_calls_in_another_order_are_decided_
     assert (len(report), dict(report.unknown)) == (0, {})
 
 
-def test_a_function_that_began_before_one_of_another_task_was_saved_is_decided_about(
-    tmp_path: Path, ledger: Ledger
-) -> None:
-    """The recorded end of a function is a moment before it counts for others."""
-    rules = pack(tmp_path, "now", "name: many, use: at_most, times: 9, per: run, target_nodes: pay")
-    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+def pay_while_done_is_saved(arbiter_os: ArbiterOS, done: Any, *others: Any) -> None:
+    """Run tasks side by side: a governed `done`, a governed `pay` that begins between the end of `done` and its
+    saving, and others.
+    """
     has_ended, has_begun = Event(), Event()
 
     class Slow(HistoryListener):
@@ -423,21 +421,19 @@ def test_a_function_that_began_before_one_of_another_task_was_saved_is_decided_a
                 assert has_begun.wait(5)
 
     arbiter_os.add_listener(Slow())
-    done = arbiter_os.govern(Spy("done"))
 
     def pay(state: Any) -> None:
         has_begun.set()
 
-    govern_pay = arbiter_os.govern(pay)
+    governed_pay = arbiter_os.govern(pay)
 
     def in_time(state: Any) -> None:
         assert has_ended.wait(5)
-        govern_pay({})
+        governed_pay({})
 
-    tasks: list[Any] = [
-        cast(Any, task)(done, name="first"),
-        cast(Any, task)(in_time, name="second"),
-    ]
+    # A `Spy` has no name of its own.
+    functions = (*others, arbiter_os.govern(done), in_time)
+    tasks = [cast(Any, task)(each, name=f"task {at}") for at, each in enumerate(functions)]
 
     def body(state: Any) -> None:
         for future in [made({}) for made in tasks]:
@@ -445,6 +441,15 @@ def test_a_function_that_began_before_one_of_another_task_was_saved_is_decided_a
 
     app: Any = cast(Any, entrypoint)()(body)
     app.invoke({}, conf("t"))
+
+
+def test_a_function_that_began_before_one_of_another_task_was_saved_is_decided_about(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    """The recorded end of a function is a moment before it counts for others."""
+    rules = pack(tmp_path, "now", "name: many, use: at_most, times: 9, per: run, target_nodes: pay")
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+    pay_while_done_is_saved(arbiter_os, Spy("done"))
     ledger.flush(10)
     report = ledger.replay(rules)
     assert (len(report), dict(report.unknown)) == (0, {})
@@ -456,46 +461,20 @@ def test_a_function_that_began_after_an_end_from_which_no_other_began_is_decided
     """One function has ended, and that of another task is being saved."""
     rules = pack(tmp_path, "now", "name: many, use: at_most, times: 9, per: run, target_nodes: pay")
     arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
-    runs, is_saved, has_ended, has_begun = Event(), Event(), Event(), Event()
-
-    class Slow(HistoryListener):
-        def ended(self, item: HistoryItem) -> None:
-            if item.node == "done":
-                has_ended.set()
-                assert has_begun.wait(5)
-
-    arbiter_os.add_listener(Slow())
+    runs, is_saved = Event(), Event()
 
     def done(state: Any) -> None:
         runs.set()
         assert is_saved.wait(5)
 
-    def pay(state: Any) -> None:
-        has_begun.set()
-
     earlier = arbiter_os.govern(Spy("earlier"))
-    govern_pay = arbiter_os.govern(pay)
 
     def first(state: Any) -> None:
         assert runs.wait(5)
         earlier({})
         is_saved.set()
 
-    def last(state: Any) -> None:
-        assert has_ended.wait(5)
-        govern_pay({})
-
-    tasks: list[Any] = [
-        cast(Any, task)(first),
-        cast(Any, task)(arbiter_os.govern(done)),
-        cast(Any, task)(last),
-    ]
-
-    def all_at_once(state: Any) -> Any:
-        return [each.result() for each in [made({}) for made in tasks]]
-
-    body = cast(Any, entrypoint)()(all_at_once)
-    body.invoke({}, conf("t"))
+    pay_while_done_is_saved(arbiter_os, done, first)
     ledger.flush(10)
     report = ledger.replay(rules)
     assert (len(report), dict(report.unknown)) == (0, {})
