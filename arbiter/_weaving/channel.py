@@ -193,13 +193,11 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
             _log.warning("ignored a write to channel %r, to which Arbiter alone writes", FACTS)
         if done := self.done:
             self.done = {}
+            ended = [*done.values()]
             # In the order in which LangGraph would apply them as writes.
-            for fact, _ in (
-                sorted(done.values(), key=lambda each: task_order(each[1]))
-                if len(done) > 1
-                else done.values()
-            ):
-                facts.append(fact)
+            if len(ended) > 1:
+                ended.sort(key=lambda each: task_order(each[1]))
+            facts += [fact for fact, _ in ended]
         if not facts:
             return False
         if self.moved is not None:

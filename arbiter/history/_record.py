@@ -244,9 +244,8 @@ class Record:
         self.started = started
         self.duration = 0.0
         self.status = "running"
-        self.output = self.checks = self.routes = self.errors = self.notes = self.gating = self.tallies = (
-            NOTHING
-        )
+        self.output = self.checks = self.routes = self.errors = self.notes = NOTHING
+        self.gating = self.tallies = NOTHING
         self.evaluations = NO_RESULTS
         self.corrections = self.error_types = ()
         self.raw = self.error = self.redirected_to = self.redirected_by = self.account = None

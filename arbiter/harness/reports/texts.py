@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from math import isfinite
 from shlex import quote
 
@@ -189,15 +190,14 @@ def remarks(report: Report) -> list[str]:
 
 def _abstained(report: Report) -> Iterator[str]:
     """The rows of which nothing was judged because their judge abstained, each with the first reason."""
-    for name, row in report.rows.items():
+    for name in [name for name, row in report.rows.items() if not row.n]:
         reasons = (
             f"{name} abstained, first about {result.case_id}: {_short(score.reason, _LONGEST_REASON)}"
             for result in report.results
             for score in result.scores
             if score.name == name and score.outcome == "abstained" and score.reason
         )
-        if not row.n and (first := next(reasons, "")):
-            yield first
+        yield from islice(reasons, 1)
 
 
 def _relatives(report: Report) -> Iterator[str]:

@@ -522,9 +522,10 @@ class ThreadVisit:
         if attempt.is_called and parent is not None:
             parent.called((fact,))
         elif attempt.is_called:
-            run.run.calls(attempt.calling and attempt.calling[:2], fact, KEEP)
+            calling = attempt.calling
+            run.run.calls(calling and calling[:2], fact, KEEP)
             end = attempt.run, *Past(run.run.called).end
-            if attempt.calling is not None and end not in self._calls:
+            if calling is not None and end not in self._calls:
                 self._keep_called(end, run.run.called, None)
         elif parent is not None:
             record = run.record
